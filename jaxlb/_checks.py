@@ -1,0 +1,146 @@
+"""Every argument check of the package.
+
+Each check names the argument, says what it must be, and shows what it got. Shapes and types
+are checked always; values only where they are concrete, because under `jit`, `grad` and `vmap`
+there is no number to look at yet.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Key
+
+# Probabilities and generator rows are written by hand with a few digits (0.333333): six must do.
+SUM_TOLERANCE = 1e-6
+
+
+def is_concrete(*values: Any) -> bool:
+    """Whether every value can be looked at now, outside `jit`, `grad` and `vmap`."""
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
+def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float[Array, "..."]:
+    """`value` as a floating-point array of the given shape; `None` stands for any length.
+
+    Arrays keep their float dtype; Python numbers and integers take JAX's default.
+    Raises `ValueError` on another type or shape.
+    """
+    if isinstance(value, bool | str | bytes) or value is None:
+        raise ValueError(f"`{name}` must be a number, got {value!r}.")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"`{name}` must be a number, got {value!r}.") from error
+    if not (jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)):
+        raise ValueError(f"`{name}` must be real, got an array of {array.dtype}.")
+    if array.ndim != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+    ):
+        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
+        hint = " (batch with jax.vmap)" if array.ndim > len(shape) else ""
+        raise ValueError(f"`{name}` must have shape {wanted}, got shape {array.shape}{hint}.")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(jnp.result_type(float))
+    return array
+
+
+def require(
+    name: str, value: Any, holds: Callable[[Any], Any], demand: str, unit: str = ""
+) -> None:
+    """Raise `ValueError` unless `holds(value)` everywhere; a traced value passes."""
+    if not is_concrete(value):
+        return
+    number = np.asarray(value)
+    if not np.all(holds(number)):
+        shown = f"{number}" if number.ndim == 0 else np.array2string(number, threshold=8)
+        raise ValueError(f"`{name}` must be {demand}, got {shown}{' ' + unit if unit else ''}.")
+
+
+def positive(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+    """`value` as a float array, positive and finite."""
+    array = as_float(name, value, shape)
+    require(name, array, lambda v: np.isfinite(v) & (v > 0), "positive and finite", unit)
+    return array
+
+
+def not_negative(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+    """`value` as a float array, zero or positive, and finite."""
+    array = as_float(name, value, shape)
+    require(name, array, lambda v: np.isfinite(v) & (v >= 0), "non-negative and finite", unit)
+    return array
+
+
+def finite(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+    """`value` as a float array without NaN or infinity."""
+    array = as_float(name, value, shape)
+    require(name, array, np.isfinite, "finite", unit)
+    return array
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """`value` as a Python integer of at least `least`; it fixes a shape, so it must be concrete."""
+    if isinstance(value, Tracer):
+        raise ValueError(f"`{name}` fixes an array shape, so it must be concrete, got {value}.")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool | np.bool_) or number < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    return number
+
+
+def probabilities(name: str, value: Any) -> Float[Array, " n"]:
+    """`value` as a vector of probabilities: non-negative, summing to one within 1e-6."""
+    array = not_negative(name, value, shape=(None,))
+    if array.shape[0] == 0:
+        raise ValueError(f"`{name}` must have at least one entry, got none.")
+    require(name, array, lambda v: abs(v.sum() - 1) <= SUM_TOLERANCE, "probabilities that sum to 1")
+    return array
+
+
+def sub_generator(name: str, value: Any, phases: int) -> Float[Array, "phases phases"]:
+    """`value` as the generator of phases that all lead out sooner or later."""
+    array = finite(name, value, "1/s", shape=(phases, phases))
+    off_diagonal = ~np.eye(phases, dtype=bool)
+    require(name, array, lambda v: v[off_diagonal] >= 0, "non-negative off its diagonal", "1/s")
+    require(
+        name,
+        array,
+        lambda v: v.sum(axis=1) <= SUM_TOLERANCE * abs(np.diag(v)),
+        "of row sums that are zero or negative",
+        "1/s",
+    )
+    require(name, array, _all_phases_lead_out, "such that every phase leads out", "1/s")
+    return array
+
+
+def _all_phases_lead_out(generator: np.ndarray) -> bool:
+    leads_out = generator.sum(axis=1) < -SUM_TOLERANCE * abs(np.diag(generator))
+    for _ in range(len(generator)):
+        leads_out = leads_out | ((generator > 0) @ leads_out)
+    return bool(leads_out.all())
+
+
+def times(name: str, value: Any) -> Float[Array, " times"]:
+    """`value` as a vector of times: finite, non-negative, increasing."""
+    array = not_negative(name, value, "s", shape=(None,))
+    if array.shape[0] == 0:
+        raise ValueError(f"`{name}` must have at least one entry, got none.")
+    require(name, array, lambda v: np.all(np.diff(v) > 0), "increasing", "s")
+    return array
+
+
+def key(name: str, value: Any) -> Key[Array, ""]:
+    """`value` as one typed random key; a key of the old kind, two 32-bit words, is taken too."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ():
+        return value
+    if dtype == jnp.uint32 and shape == (2,):
+        return jax.random.wrap_key_data(value)
+    raise ValueError(f"`{name}` must be one random key such as jax.random.key(0), got {value!r}.")

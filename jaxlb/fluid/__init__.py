@@ -1,0 +1,6 @@
+"""The limit of a large system: trajectories and equilibria of the fluid ODE."""
+
+from ..model.equilibrium import equilibrium
+from .trajectory import ImbalanceTrajectory, Trajectory, solve, solve_imbalance
+
+__all__ = ["ImbalanceTrajectory", "Trajectory", "equilibrium", "solve", "solve_imbalance"]

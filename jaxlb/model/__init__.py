@@ -1,0 +1,35 @@
+"""What the system is: its delay, its dispatcher, its parameters and its dynamics."""
+
+from . import dynamics, imbalance
+from .delays import (
+    AbstractDelay,
+    AbstractPhaseDelay,
+    Deterministic,
+    Erlang,
+    MixedErlang,
+    NoDelay,
+    PhaseType,
+    from_mean_cv,
+)
+from .equilibrium import equilibrium
+from .routing import AbstractLogit, AbstractRouting, Logit, WeightedLogit
+from .system import System
+
+__all__ = [
+    "AbstractDelay",
+    "AbstractLogit",
+    "AbstractPhaseDelay",
+    "AbstractRouting",
+    "Deterministic",
+    "Erlang",
+    "Logit",
+    "MixedErlang",
+    "NoDelay",
+    "PhaseType",
+    "System",
+    "WeightedLogit",
+    "dynamics",
+    "equilibrium",
+    "from_mean_cv",
+    "imbalance",
+]

@@ -1,0 +1,125 @@
+"""Dynamics: the rates of events and their net effect. The only statement of the model.
+
+`jobs[i, c]` counts jobs bound for server i in compartment c: the delay phases in order, then
+service. Every event moves one job of one server: from the dispatcher into a compartment, between
+compartments, or out when served. With a chain of stages, event c fills compartment c and event
+c + 1 empties it, so that the fluid limit is
+
+    d jobs[i, c] / dt = propensities[i, c] - propensities[i, c + 1],
+
+equations (2)-(4) of the paper. The fluid, the difference mode and every stochastic method call
+these functions; none restates them.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from .. import _checks
+from .delays import AbstractPhaseDelay
+from .system import System
+
+
+def routes(delay: AbstractPhaseDelay) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target of each event of a server; the same for every server.
+
+    Source 0 is the dispatcher and source c + 1 compartment c; target c is compartment c, and the
+    last one is completion.
+    """
+    source, target = delay.routes()
+    service = delay.num_phases
+    return np.append(source, service + 1), np.append(target, service + 1)
+
+
+def stoichiometry(delay: AbstractPhaseDelay) -> np.ndarray:
+    """Change of each compartment (column) by each event (row)."""
+    source, target = routes(delay)
+    change = np.zeros((len(source), delay.num_phases + 3), int)
+    np.add.at(change, (np.arange(len(source)), source), -1)
+    np.add.at(change, (np.arange(len(source)), target + 1), 1)
+    return change[:, 1:-1]
+
+
+def event_rates(
+    delay: AbstractPhaseDelay,
+    service_rates: Float[Array, " servers"],
+    inflow: Float[Array, " servers"],
+    jobs: Num[Array, "servers compartments"],
+) -> Float[Array, "servers events"]:
+    """Rate of each event, 1/s, given what the dispatcher sends to each server; linear in both."""
+    moves = jnp.broadcast_to(delay.rates(), (len(service_rates), len(delay.routes()[0])))
+    per_unit = jnp.concatenate([moves, service_rates[:, None]], axis=1)
+    supply = jnp.concatenate([inflow[:, None], jobs.astype(inflow.dtype)], axis=1)
+    if not _is_chain(delay):
+        supply = supply[:, routes(delay)[0]]
+    return per_unit * supply
+
+
+def net_change(
+    delay: AbstractPhaseDelay, events: Float[Array, "servers events"]
+) -> Float[Array, "servers compartments"]:
+    """Change of each compartment by events, as rates or as counts."""
+    if _is_chain(delay):
+        return events[:, :-1] - events[:, 1:]
+    return events @ stoichiometry(delay).astype(events.dtype)
+
+
+def shares(system: System, jobs: Num[Array, "servers compartments"], scale: Any = 1.0) -> Any:
+    """Share of arrivals that each server gets, shape (servers,).
+
+    Raises `ValueError` if the system's rule returns another shape.
+    """
+    seen = jobs / scale
+    share = jnp.asarray(system.routing(seen[:, -1], seen[:, :-1]))
+    if share.shape != (system.num_servers,):
+        raise ValueError(
+            f"`routing` must return shares of shape ({system.num_servers},), "
+            f"got shape {share.shape}."
+        )
+    return share
+
+
+def propensities(
+    system: System, jobs: Num[Array, "servers compartments"], scale: Any = 1.0
+) -> Float[Array, "servers events"]:
+    """Rate of every event, 1/s; `jobs` are counts of a system of the given scale.
+
+    The order of events is that of `routes`: routing, moves among phases, completion.
+    """
+    inflow = scale * system.num_servers * system.arrival_rate * shares(system, jobs, scale)
+    delay = system.phase_delay("jobs to move through")
+    return event_rates(delay, system.service_rates, inflow, jobs)
+
+
+def drift(
+    system: System, jobs: Float[Array, "servers compartments"]
+) -> Float[Array, "servers compartments"]:
+    """Right-hand side of the fluid limit, jobs per unit of scale and second: (2)-(4)."""
+    delay = system.phase_delay("the fluid limit")
+    return net_change(delay, propensities(system, jobs))
+
+
+def initial_jobs(
+    system: System, initial: Any, scale: Any = 1.0
+) -> Float[Array, "servers compartments"]:
+    """Jobs at time zero.
+
+    `initial` is either all of them, shape (servers, compartments), or those in service, shape
+    (servers,), with nothing in transit. `None` is the paper's start: `scale` jobs in service at
+    each server but the first, none elsewhere. Raises `ValueError` on another shape or a bad value.
+    """
+    servers, phases = system.num_servers, system.phase_delay("an initial state").num_phases
+    if initial is None:
+        initial = jnp.full((servers,), scale).at[0].set(0)
+    in_service = np.ndim(initial) == 1
+    shape = (servers,) if in_service else (servers, phases + 1)
+    jobs = _checks.not_negative("initial", initial, "jobs", shape)
+    return jnp.pad(jobs[:, None], ((0, 0), (phases, 0))) if in_service else jobs
+
+
+def _is_chain(delay: AbstractPhaseDelay) -> bool:
+    source, target = delay.routes()
+    chain = np.arange(delay.num_phases + 1)
+    return np.array_equal(source, chain) and np.array_equal(target, chain)

@@ -1,0 +1,91 @@
+"""System: the parameters of one dispatcher and its servers; everything takes it first."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from .delays import AbstractDelay, AbstractPhaseDelay
+from .routing import WeightedLogit, as_routing
+
+
+class System(eqx.Module):
+    """One dispatcher, parallel infinite-server queues, delayed action.
+
+    Jobs arrive at rate `num_servers * arrival_rate` (times the scale, in a stochastic system), are
+    routed at once, reach their server after the action delay and are served there without waiting.
+
+    **Arguments:**
+
+    - `arrival_rate`: lambda, arrivals *per server*, 1/s, scalar > 0.
+    - `service_rate`: mu, completions per job, 1/s, > 0: a scalar, or one for each server.
+    - `delay`: law of the action delay: `NoDelay`, `Erlang`, `MixedErlang`, `PhaseType`,
+      `Deterministic`.
+    - `routing`: `Logit`, `WeightedLogit`, or a rule of your own (see `jaxlb.model.routing`).
+    - `num_servers`: integer >= 1, static.
+
+    It is a pytree. To batch, build it under `jax.vmap`, or give batched leaves to a mapped
+    function. **Raises** `ValueError` on a bad value; traced values are taken on trust.
+    """
+
+    arrival_rate: Float[Array, ""]
+    service_rate: Float[Array, "..."]
+    delay: AbstractDelay
+    routing: Callable[..., Any]
+    num_servers: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        arrival_rate: Any,
+        service_rate: Any,
+        delay: AbstractDelay,
+        routing: Any,
+        num_servers: int = 2,
+    ):
+        self.num_servers = _checks.integer("num_servers", num_servers, 1)
+        self.arrival_rate = _checks.positive("arrival_rate", arrival_rate, "1/s")
+        shape = (self.num_servers,) if np.ndim(service_rate) else ()
+        self.service_rate = _checks.positive("service_rate", service_rate, "1/s", shape)
+        if not isinstance(delay, AbstractDelay):
+            raise ValueError(
+                f"`delay` must be a delay such as Erlang(mean, stages), got {delay!r}."
+            )
+        self.delay = delay
+        self.routing = as_routing(routing)
+
+    def __check_init__(self):
+        if isinstance(self.routing, WeightedLogit):
+            phases = self.phase_delay("weights on jobs in transit").num_phases
+            if self.routing.weights.shape[-1] != phases:
+                raise ValueError(
+                    f"`weights` must have one entry for each of the delay's {phases} phases, "
+                    f"got {self.routing.weights.shape[-1]}."
+                )
+
+    @property
+    def service_rates(self) -> Float[Array, " servers"]:
+        """mu of each server, 1/s."""
+        return jnp.broadcast_to(self.service_rate, (self.num_servers,))
+
+    @property
+    def offered_load(self) -> Float[Array, "..."]:
+        """lambda / mu, erlang: mean jobs in service per server at balance, per unit of scale."""
+        return self.arrival_rate / self.service_rate
+
+    @property
+    def num_phases(self) -> int:
+        """Delay phases; none if the delay is not made of phases."""
+        return self.delay.num_phases if isinstance(self.delay, AbstractPhaseDelay) else 0
+
+    def phase_delay(self, wanted_by: str) -> AbstractPhaseDelay:
+        """The delay, if it has phases; else `ValueError` naming what wanted them."""
+        if not isinstance(self.delay, AbstractPhaseDelay):
+            raise ValueError(
+                f"`delay` must have phases for {wanted_by}, got {type(self.delay).__name__}: "
+                "use Erlang(mean, stages) with many stages instead."
+            )
+        return self.delay
