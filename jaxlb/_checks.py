@@ -41,7 +41,7 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
     if array.ndim != len(shape) or any(
         want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
     ):
-        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
+        wanted = str(shape).replace("None", "any")
         hint = " (batch with jax.vmap)" if array.ndim > len(shape) else ""
         raise ValueError(f"`{name}` must have shape {wanted}, got shape {array.shape}{hint}.")
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -57,7 +57,7 @@ def require(
         return
     number = np.asarray(value)
     if not np.all(holds(number)):
-        shown = f"{number}" if number.ndim == 0 else np.array2string(number, threshold=8)
+        shown = " ".join(np.array2string(number, threshold=8).split())
         raise ValueError(f"`{name}` must be {demand}, got {shown}{' ' + unit if unit else ''}.")
 
 

@@ -46,7 +46,7 @@ def eigenvalues(system: System) -> Complex[Array, " modes"]:
     return jnp.linalg.eigvals(imbalance.matrix(system))
 
 
-@eqx.filter_custom_jvp
+@eqx.filter_jit
 def rightmost_root(system: System) -> Complex[Array, ""]:
     """Eigenvalue of A_L with the largest real part; of a pair, the upper one; 1/s.
 
@@ -60,6 +60,11 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
 
     **Cost:** O(L^3), dense.
     """
+    return _rightmost_root(system)
+
+
+@eqx.filter_custom_jvp
+def _rightmost_root(system: System) -> Complex[Array, ""]:
     if isinstance(system.delay, Deterministic):
         return _deterministic_root(system)
     roots = eigenvalues(system)
@@ -67,10 +72,10 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
     return jax.lax.complex(root.real, jnp.abs(root.imag))
 
 
-@rightmost_root.def_jvp
+@_rightmost_root.def_jvp
 def _rightmost_root_jvp(primals, tangents):
     (system,), (tangent,) = primals, tangents
-    root = rightmost_root(system)
+    root = _rightmost_root(system)
     _, slope = jax.jvp(
         lambda r: characteristic_residual(system, r), (root,), (jnp.ones_like(root),)
     )

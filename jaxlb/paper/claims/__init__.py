@@ -1,0 +1,12 @@
+"""What the paper claims in sections 3 to 5, each claim computed anew and held against a truth.
+
+The truth is a closed form, written out here in numpy, or a published or high-precision value; never
+the function that computed the number.
+"""
+
+from . import fluid_limit, linear, numerics
+from .claim import Claim
+
+CLAIMS = (*fluid_limit.CLAIMS, *linear.CLAIMS, *numerics.CLAIMS)
+
+__all__ = ["CLAIMS", "Claim"]

@@ -1,0 +1,107 @@
+"""Pictures: one look for every figure, colour-blind-safe, drawn without a display.
+
+A picture is a `Panel` of `Curve`s, plain data that can also be written as a table.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito (2008): distinct under the common colour-vision deficiencies, and in print.
+BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222"
+
+STYLE: Any = {
+    "axes.grid": True,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "figure.dpi": 120,
+    "font.size": 8.5,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.5,
+    "pdf.fonttype": 42,
+    "savefig.bbox": "tight",
+    "savefig.dpi": 250,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+# Inches: a figure of one panel is wide and low, like a strip chart.
+PANEL_HEIGHT = 2.9
+PANEL_WIDTHS = {1: 5.2, 2: 3.5}
+
+
+class Curve(NamedTuple):
+    """One line: `x` and `y` against `time`, arrays of one shape, and how to draw it.
+
+    Curves of one label and look share an entry in the legend.
+    """
+
+    label: str
+    time: Any
+    x: Any
+    y: Any
+    color: str = BLUE
+    dashed: bool = False
+    thin: bool = False
+
+
+class Panel(NamedTuple):
+    """One set of axes: title, axis labels, curves, and marked points (label, x, y)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    points: Sequence[tuple[str, float, float]] = ()
+
+
+def draw(panel: Panel, ax: Axes | None = None) -> Axes:
+    """Draw one panel on the given axes, or on new ones."""
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            ax = Figure(figsize=(PANEL_WIDTHS[1], PANEL_HEIGHT), layout="constrained").add_subplot()
+        for curve in panel.curves:
+            ax.plot(
+                curve.x,
+                curve.y,
+                color=curve.color,
+                label=curve.label,
+                linestyle=(0, (4, 2)) if curve.dashed else "-",
+                linewidth=0.7 if curve.thin else 1.1 if curve.dashed else 1.5,
+                alpha=0.75 if curve.thin else 1.0,
+            )
+        for marker, (label, x, y) in zip("os^", panel.points, strict=False):
+            ax.plot(x, y, marker, color=BLACK, markersize=4, label=label, zorder=3)
+        ax.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+        handles, labels = ax.get_legend_handles_labels()
+        entries = dict(zip(labels, handles, strict=True))
+        # Below the axes, where it covers no curve.
+        ax.legend(
+            entries.values(),
+            entries.keys(),
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            ncols=4 if len(entries) == 4 else min(len(entries), 3),
+            columnspacing=1.2,
+        )
+    return ax
+
+
+def side_by_side(panels: Sequence[Panel]) -> Figure:
+    """A figure with the panels in a row."""
+    with matplotlib.rc_context(STYLE):
+        size = PANEL_WIDTHS[min(len(panels), 2)] * len(panels), PANEL_HEIGHT
+        figure = Figure(figsize=size, layout="constrained")
+        for number, panel in enumerate(panels, start=1):
+            draw(panel, figure.add_subplot(1, len(panels), number))
+    return figure
