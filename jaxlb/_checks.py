@@ -44,9 +44,9 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
         wanted = str(shape).replace("None", "any")
         hint = " (batch with jax.vmap)" if array.ndim > len(shape) else ""
         raise ValueError(f"`{name}` must have shape {wanted}, got shape {array.shape}{hint}.")
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(jnp.result_type(float))
-    return array
+    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
+    # Not weakly typed: a Python number and an array of one value must not compile twice.
+    return jax.lax.convert_element_type(array, dtype)
 
 
 def require(

@@ -65,7 +65,7 @@ class Panel(NamedTuple):
     points: Sequence[tuple[str, float, float]] = ()
 
 
-def draw(panel: Panel, ax: Axes | None = None) -> Axes:
+def draw(panel: Panel, ax: Axes | None = None, legend: bool = True) -> Axes:
     """Draw one panel on the given axes, or on new ones."""
     with matplotlib.rc_context(STYLE):
         if ax is None:
@@ -77,31 +77,35 @@ def draw(panel: Panel, ax: Axes | None = None) -> Axes:
                 color=curve.color,
                 label=curve.label,
                 linestyle=(0, (4, 2)) if curve.dashed else "-",
-                linewidth=0.7 if curve.thin else 1.1 if curve.dashed else 1.5,
+                linewidth=0.7 if curve.thin else 1.0 if curve.dashed else 1.6,
                 alpha=0.75 if curve.thin else 1.0,
             )
-        for marker, (label, x, y) in zip("os^", panel.points, strict=False):
+        for marker, (label, x, y) in zip("os", panel.points, strict=False):
             ax.plot(x, y, marker, color=BLACK, markersize=4, label=label, zorder=3)
         ax.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
-        handles, labels = ax.get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True))
-        # Below the axes, where it covers no curve.
-        ax.legend(
-            entries.values(),
-            entries.keys(),
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
-            ncols=4 if len(entries) == 4 else min(len(entries), 3),
-            columnspacing=1.2,
-        )
+        if legend:
+            entries = _legend_entries([ax])
+            ax.legend(entries.values(), entries.keys())
     return ax
 
 
 def side_by_side(panels: Sequence[Panel]) -> Figure:
-    """A figure with the panels in a row."""
+    """A figure with the panels in a row and one legend below, where it covers no curve."""
     with matplotlib.rc_context(STYLE):
         size = PANEL_WIDTHS[min(len(panels), 2)] * len(panels), PANEL_HEIGHT
         figure = Figure(figsize=size, layout="constrained")
         for number, panel in enumerate(panels, start=1):
-            draw(panel, figure.add_subplot(1, len(panels), number))
+            draw(panel, figure.add_subplot(1, len(panels), number), legend=False)
+        entries = _legend_entries(figure.axes)
+        columns = min(len(entries), 4 if len(panels) > 1 else 2)
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
+
+
+def _legend_entries(axes: Sequence[Axes]) -> dict[str, Any]:
+    """One handle for each label."""
+    return {
+        label: handle
+        for ax in axes
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }

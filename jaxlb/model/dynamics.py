@@ -58,8 +58,8 @@ def event_rates(
 
 
 def net_change(
-    delay: AbstractPhaseDelay, events: Float[Array, "servers events"]
-) -> Float[Array, "servers compartments"]:
+    delay: AbstractPhaseDelay, events: Num[Array, "servers events"]
+) -> Num[Array, "servers compartments"]:
     """Change of each compartment by events, as rates or as counts."""
     if _is_chain(delay):
         return events[:, :-1] - events[:, 1:]

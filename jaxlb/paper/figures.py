@@ -6,10 +6,9 @@ does not say which one it shows.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from .. import fluid, stochastic
 from ..model import System
@@ -113,7 +112,9 @@ def figure_6(horizon: float) -> PaperFigure:
             cases.imbalance(1, sensitivity), 0.5, horizon, 1, color, f"nonlinear, θ = {sensitivity}"
         )
     ]
-    large = _both_systems(cases.imbalance(1, 10.0), 0.5, horizon, 1)
+    large = _both_systems(
+        cases.imbalance(1, 10.0), 0.5, horizon, 1, PURPLE, "nonlinear, θ = 10"
+    )
     start = [("start", 0.5, 0.0), ("equilibrium", 0.0, 0.0)]
     axes = "imbalance in service $x$", "imbalance in the phase $w_1$"
     panels = [
@@ -190,7 +191,5 @@ def _both_systems(
 
 
 @partial(jax.jit, static_argnums=3)
-def _imbalance(system: System, start: float, times: jax.Array, linear: bool):
-    return fluid.solve_imbalance(
-        system, times, jnp.asarray(start), linear=linear, rtol=1e-10, atol=1e-12
-    )
+def _imbalance(system: System, start: Any, times: jax.Array, linear: bool):
+    return fluid.solve_imbalance(system, times, start, linear=linear, rtol=1e-10, atol=1e-12)

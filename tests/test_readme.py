@@ -1,0 +1,35 @@
+"""The README's promises: code that runs, commands that CI runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_code_blocks_run_one_after_another_and_print_what_they_say():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert len(blocks) == 2
+    assert len(blocks[0].strip().splitlines()) == 6
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True
+    )
+    first, second = ran.stdout.split("\n", 1)
+    # q_1(20) of Figure 3 and its abscissa, to the digits printed.
+    assert "16.27188" in first
+    assert "0.304157806659" in first
+    values = [float(word) for word in second.replace("[", "").replace("]", "").split()]
+    assert [value < -1e-12 for value in values] == [True] * 5 + [False] * 5
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    commands = [line for line in README.splitlines() if "-m pytest" in line]
+    assert len(commands) == 1
+    assert "grep -m 1 -- '-m pytest' README.md" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_the_picture_is_there():
+    (picture,) = re.findall(r'<img src="([^"]+)"', README)
+    assert (ROOT / picture).is_file()
