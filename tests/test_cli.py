@@ -2,6 +2,7 @@
 
 import jax
 import pytest
+
 from jaxlb import cli
 
 
@@ -25,12 +26,13 @@ def run(monkeypatch, capsys):
 def no_computing(monkeypatch):
     """Make it an error to begin the work."""
 
-    def reproduce(*arguments):
+    def reproduce(*_):
         raise AssertionError("computing began")
 
     monkeypatch.setattr(cli, "reproduce", reproduce)
 
 
+@pytest.mark.usefixtures("no_computing")
 @pytest.mark.parametrize(
     ("arguments", "name", "got"),
     [
@@ -46,7 +48,7 @@ def no_computing(monkeypatch):
         (["--size", "3"], "--size", "--size"),
     ],
 )
-def test_a_bad_option_is_one_line_and_exit_code_two(run, no_computing, tmp_path, arguments, name, got):
+def test_a_bad_option_is_one_line_and_exit_code_two(run, tmp_path, arguments, name, got):
     code, out, err = run("paper", "--out", tmp_path / "new", *arguments)
     assert code == 2
     assert out == ""
@@ -56,7 +58,8 @@ def test_a_bad_option_is_one_line_and_exit_code_two(run, no_computing, tmp_path,
     assert not (tmp_path / "new").exists()
 
 
-def test_an_unwritable_folder_is_reported_before_any_computing(run, no_computing, tmp_path):
+@pytest.mark.usefixtures("no_computing")
+def test_an_unwritable_folder_is_reported_before_any_computing(run, tmp_path):
     (tmp_path / "file").write_text("taken")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         code, _, err = run("paper", "--out", place)
@@ -82,7 +85,7 @@ def test_help_names_every_command_and_option(run):
 
 
 def test_an_interruption_is_told_and_exits_with_130(run, monkeypatch, tmp_path):
-    def reproduce(*arguments):
+    def reproduce(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "reproduce", reproduce)

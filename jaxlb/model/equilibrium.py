@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _checks
 from .delays import AbstractPhaseDelay
 from .system import System
 
@@ -17,10 +16,7 @@ def equilibrium(system: System) -> Float[Array, "servers compartments"]:
     **Raises:** `ValueError` unless all servers have one service rate; where the rates are traced
     and differ, the result is NaN.
     """
-    rates = system.service_rates
-    _checks.require("service_rate", rates, lambda v: v == v[0], "the same for every server", "1/s")
-    service = jnp.where(rates == rates[0], 1 / rates, jnp.nan)
     delay = system.delay
-    time = delay.occupancy() if isinstance(delay, AbstractPhaseDelay) else jnp.zeros(0)
-    in_transit = jnp.broadcast_to(time, (system.num_servers, system.num_phases))
-    return system.arrival_rate * jnp.concatenate([in_transit, service[:, None]], axis=1)
+    in_transit = delay.occupancy() if isinstance(delay, AbstractPhaseDelay) else jnp.zeros(0)
+    time = jnp.append(in_transit, 1 / system.common_service_rate)
+    return jnp.broadcast_to(system.arrival_rate * time, (system.num_servers, len(time)))

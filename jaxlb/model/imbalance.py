@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float
 
-from .. import _checks
 from . import dynamics
 from .equilibrium import equilibrium
 from .routing import AbstractLogit
@@ -102,7 +101,7 @@ def total_drift(
     """
     inflow = system.num_servers * system.arrival_rate
     delay = system.phase_delay("the sum mode")
-    rate = _alike_rate(system)[None]
+    rate = system.common_service_rate[None]
     return dynamics.net_change(delay, dynamics.event_rates(delay, rate, inflow[None], total[None]))[
         0
     ]
@@ -111,13 +110,7 @@ def total_drift(
 def _carry(system: System, y: Float[Array, " modes"], inflow: Float[Array, ""]):
     """Move the differences through the phases and service, with the given inflow."""
     delay = system.phase_delay("the difference system")
-    rate = _alike_rate(system)[None]
+    rate = system.common_service_rate[None]
     jobs = jnp.roll(y, -1)[None]
     change = dynamics.net_change(delay, dynamics.event_rates(delay, rate, inflow[None], jobs))
     return jnp.roll(change[0], 1)
-
-
-def _alike_rate(system: System) -> Float[Array, ""]:
-    rates = system.service_rates
-    _checks.require("service_rate", rates, lambda v: v == v[0], "the same for every server", "1/s")
-    return jnp.where(jnp.all(rates == rates[0]), rates[0], jnp.nan)

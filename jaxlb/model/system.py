@@ -72,6 +72,17 @@ class System(eqx.Module):
         return jnp.broadcast_to(self.service_rate, (self.num_servers,))
 
     @property
+    def common_service_rate(self) -> Float[Array, ""]:
+        """mu of all servers alike, 1/s; `ValueError` where they differ, NaN if traced."""
+        if self.service_rate.ndim == 0:
+            return self.service_rate
+        _checks.require(
+            "service_rate", self.service_rate, _all_equal, "the same for every server", "1/s"
+        )
+        first = self.service_rate[0]
+        return jnp.where(jnp.all(self.service_rate == first), first, jnp.nan)
+
+    @property
     def offered_load(self) -> Float[Array, "..."]:
         """lambda / mu, erlang: mean jobs in service per server at balance, per unit of scale."""
         return self.arrival_rate / self.service_rate
@@ -89,3 +100,7 @@ class System(eqx.Module):
                 "use Erlang(mean, stages) with many stages instead."
             )
         return self.delay
+
+
+def _all_equal(values: np.ndarray) -> np.ndarray:
+    return values == values[0]

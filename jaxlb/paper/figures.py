@@ -112,9 +112,7 @@ def figure_6(horizon: float) -> PaperFigure:
             cases.imbalance(1, sensitivity), 0.5, horizon, 1, color, f"nonlinear, θ = {sensitivity}"
         )
     ]
-    large = _both_systems(
-        cases.imbalance(1, 10.0), 0.5, horizon, 1, PURPLE, "nonlinear, θ = 10"
-    )
+    large = _both_systems(cases.imbalance(1, 10.0), 0.5, horizon, 1, PURPLE, "nonlinear, θ = 10")
     start = [("start", 0.5, 0.0), ("equilibrium", 0.0, 0.0)]
     axes = "imbalance in service $x$", "imbalance in the phase $w_1$"
     panels = [

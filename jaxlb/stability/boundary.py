@@ -17,5 +17,5 @@ def two_stage_critical_gain(system: System) -> Float[Array, ""]:
     if not (isinstance(system.delay, Erlang) and system.delay.stages == 2):
         raise ValueError(f"`delay` must be Erlang(mean, 2), got {system.delay!r}.")
     stage = system.delay.stage_rate
-    service = system.service_rates[0]
+    service = system.common_service_rate
     return 2 * service**2 / stage + 4 * service + 2 * stage

@@ -37,12 +37,13 @@ def exponential_imbalance(
     times = _checks.times("times", times)
     x, w = _checks.finite("queue", queue, "jobs"), _checks.finite("in_transit", in_transit, "jobs")
     middle, half_gap, rate = _middle_half_gap_and_rate(system)
-    # At the double root sinh(d t) / d is t.
+    # With exp((m + d) t) taken out nothing overflows; at the double root sinh(d t) / d is t.
     double = half_gap == 0
     gap = jnp.where(double, 1.0, half_gap)
-    spread = jnp.where(double, times, jnp.sinh(gap * times) / gap)
-    push = rate * w + (rate - system.service_rates[0]) * x / 2
-    return (jnp.exp(middle * times) * (x * jnp.cosh(half_gap * times) + push * spread)).real
+    cosine = (1 + jnp.exp(-2 * half_gap * times)) / 2
+    sine = jnp.where(double, times, -jnp.expm1(-2 * gap * times) / (2 * gap))
+    push = rate * w + (rate - system.common_service_rate) * x / 2
+    return (jnp.exp((middle + half_gap) * times) * (x * cosine + push * sine)).real
 
 
 def _middle_half_gap_and_rate(system: System):
@@ -51,7 +52,7 @@ def _middle_half_gap_and_rate(system: System):
         raise ValueError(f"`delay` must be Erlang(mean, 1), got {delay!r}.")
     if not isinstance(system.routing, Logit):
         raise ValueError(f"`routing` must be Logit, got {type(system.routing).__name__}.")
-    service, stage = system.service_rates[0], delay.stage_rate
+    service, stage = system.common_service_rate, delay.stage_rate
     gain = -imbalance.feedback(system)[0]
     squared = ((service - stage) ** 2 - 4 * stage * gain) / 4
     zero = squared == 0

@@ -18,6 +18,9 @@ from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, Deterministic
 from ..model.system import System
 
+# A dense matrix of this size fills 134 MB and takes minutes.
+MAX_DENSE_MODES = 4096
+
 
 def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex[Array, ""]:
     """Left-hand side of equation (17) at complex `root`, 1/s; zero at an eigenvalue of A_L.
@@ -28,7 +31,7 @@ def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex
     **Cost:** O(1) in the number of stages for `Logit`; O(stages) for `WeightedLogit`.
     """
     gain = imbalance.feedback(system)
-    service = root + system.service_rates[0]
+    service = root + system.common_service_rate
     residual = service - gain[0] * system.delay.transform(root)
     delay = system.delay
     if isinstance(delay, AbstractPhaseDelay) and delay.num_phases:
@@ -43,6 +46,11 @@ def eigenvalues(system: System) -> Complex[Array, " modes"]:
 
     **Cost:** O(L^3), and on the host even where JAX computes on a GPU.
     """
+    if system.num_phases >= MAX_DENSE_MODES:
+        raise ValueError(
+            f"`delay` must have fewer than {MAX_DENSE_MODES} phases for dense eigenvalues, "
+            f"got {system.num_phases}."
+        )
     return jnp.linalg.eigvals(imbalance.matrix(system))
 
 
@@ -98,7 +106,7 @@ def spectral_abscissa(system: System) -> Float[Array, ""]:
 def _deterministic_root(system: System) -> Complex[Array, ""]:
     """Rightmost root of r + mu = g exp(-r D): r D = -mu D + W(g D exp(mu D)), principal branch."""
     gain, delay = imbalance.feedback(system)[0], system.delay.mean
-    turned = system.service_rates[0] * delay
+    turned = system.common_service_rate * delay
     tiny = jnp.finfo(gain.dtype).tiny
     log_size = jnp.log(jnp.maximum(jnp.abs(gain) * delay, tiny)) + turned
     root = _lambert_w(log_size, gain < 0)

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from jaxlb.paper.claims import CLAIMS, Claim
 from scipy.integrate import solve_ivp
+
+from jaxlb.paper.claims import CLAIMS, Claim
 
 # What the paper's wording does not bear out; each report row says in which regime it would.
 NOT_HOLDING = {

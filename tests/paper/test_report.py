@@ -4,9 +4,10 @@ import csv
 import json
 import re
 
-import jaxlb.paper
 import numpy as np
 import pytest
+
+import jaxlb.paper
 from jaxlb import plot
 from jaxlb.paper import report
 from jaxlb.paper.claims import Claim
@@ -94,7 +95,9 @@ def test_legends_cover_no_curve_and_nothing_is_cut_off():
         figure.draw_without_rendering()
         legend = figure.legends[0].get_window_extent()
         for ax in figure.axes:
-            assert not legend.overlaps(ax.get_tightbbox())
+            box = ax.get_tightbbox()
+            assert box is not None
+            assert not legend.overlaps(box)
         assert figure.bbox.padded(1).containsx(legend.x0)
         assert figure.bbox.padded(1).containsx(legend.x1)
 
