@@ -50,7 +50,7 @@ def paper(out: Path, only: tuple[str, ...], horizon: float, seed: int) -> None:
     """Reproduce the paper: Figures 2 to 7 and a report on its claims.
 
     Writes each figure as PNG, PDF and CSV, the claims as claims.json, and all of it together as
-    report.md and report.html. Takes about a minute and a half on two cores.
+    report.md and report.html. Takes a minute and a half on two cores.
 
     \b
     Examples:

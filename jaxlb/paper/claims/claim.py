@@ -4,6 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+def pair(root: complex, digits: int = 5) -> str:
+    """A complex-conjugate pair for people."""
+    return f"{root.real:.{digits}f} ± {root.imag:.{digits}f} i"
+
+
 @dataclass(frozen=True)
 class Claim:
     """One claim of the paper, in our words.

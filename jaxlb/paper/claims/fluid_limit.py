@@ -127,7 +127,6 @@ CLAIMS = (
     drift_is_lipschitz,
     scaled_process_converges_at_rate_one_half,
     convergence_also_past_the_hopf_point,
-    one_path_follows_the_fluid_limit,
     symmetric_equilibrium,
 )
 

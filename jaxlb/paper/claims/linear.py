@@ -9,7 +9,7 @@ import numpy as np
 from ... import fluid, stability
 from ...model import Deterministic, Erlang, Logit, System, imbalance
 from .. import cases
-from .claim import Claim
+from .claim import Claim, pair
 
 SAMPLES = 100_000
 
@@ -169,7 +169,7 @@ def exponential_delay_oscillates_beyond_a_gain() -> Claim:
     return Claim(
         "4.3 (20)",
         "With L = 1 the roots are a complex pair if and only if 4γλθ > (μ − γ)².",
-        f"agree at {agree.sum()} of {agree.size} random parameters",
+        f"agree at {agree.sum():,} of {agree.size:,} random parameters",
         "all of them",
         agree.all(),
         {"disagreements": (~agree).sum()},
@@ -213,7 +213,7 @@ def routh_hurwitz_bound_decides_two_stages() -> Claim:
     return Claim(
         "4.4 (22), (23)",
         "With L = 2 balance is stable below λθ = 2μ²/γ + 4μ + 2γ and unstable above.",
-        f"the sign of the abscissa agrees at {agree.sum()} of {agree.size} random parameters, "
+        f"the sign of the abscissa agrees at {agree.sum():,} of {agree.size:,} random parameters, "
         f"{np.mean(abscissa > 0):.0%} of them unstable; at the bound |abscissa| is at most "
         f"{error.max():.0e} (μ + γ)",
         "all of them; 0",
@@ -238,9 +238,8 @@ def many_phases_approach_the_deterministic_delay() -> Claim:
         "4.5",
         "As L grows with D fixed, the Erlang delay becomes the deterministic one.",
         f"distance of the rightmost roots {distance[0]:.3f} (L = 4), {distance[-1]:.4f} (L = 128), "
-        f"slope {slope:.3f}; limit {limit.real:.12f} ± {limit.imag:.12f} i",
-        f"slope −1 in log–log; {truth.real:.12f} ± {truth.imag:.12f} i, W₀ of −λθD exp(μD) "
-        "(λθ = 3, μ = D = 1)",
+        f"slope {slope:.3f}; limit {pair(limit, 12)}",
+        f"slope −1 in log–log; {pair(truth, 12)}, W₀ of −λθD exp(μD) (λθ = 3, μ = D = 1)",
         abs(slope + 1) < 0.05 and abs(limit - truth) < 1e-12,
         {"slope": slope, "abscissa": limit.real, "frequency": limit.imag},
         "The approach is slow, of order 1/L: 128 phases still leave 1 % of the root.",

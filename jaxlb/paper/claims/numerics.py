@@ -8,7 +8,7 @@ import numpy as np
 from ... import fluid, stability
 from ...model import Erlang, Logit, System
 from .. import cases
-from .claim import Claim
+from .claim import Claim, pair
 
 # Amplitude of x on the limit cycle: harmonic balance with 256 harmonics, confirmed by shooting.
 CYCLE_FIGURE_3 = 3.637615152396
@@ -43,8 +43,8 @@ def imbalance_oscillates_with_decay_for_one_phase() -> Claim:
         "5, Fig. 2",
         "With L = 1 the imbalance oscillates with decaying amplitude, as both roots of (19) have "
         "negative real parts.",
-        f"first extrema of x: {_numbers(extrema)}; roots {roots[0]:.4f} and conjugate",
-        "0.449, −0.199, 0.088 (Dormand–Prince 8(5,3) at 10⁻¹³); −1 ± i √15",
+        f"first extrema of x: {_numbers(extrema)}; roots {pair(roots[0])}",
+        "0.449, −0.199, 0.088 (Dormand–Prince 8(5,3) at 10⁻¹³); −1 ± √15 i",
         np.allclose(extrema, [0.449, -0.199, 0.088], atol=6e-4)
         and np.allclose(roots[0], -1 + 1j * np.sqrt(15)),
         {f"extremum_{n + 1}": value for n, value in enumerate(extrema)},
@@ -62,9 +62,9 @@ def oscillation_grows_for_two_phases() -> Claim:
         "5, Fig. 3",
         "With L = 2 condition (23) is met, the dominant pair has positive real part and the "
         "oscillation of each queue grows.",
-        f"λθ = 15 > {bound:g}; root {root:.5f}; |x| at its extrema {_numbers(swings[:6])}, …; "
+        f"λθ = 15 > {bound:g}; roots {pair(root)}; |x| at its extrema {_numbers(swings[:6])}, …; "
         f"|q₁ − 15| in the end {late:.4f}",
-        f"15 > 9; 0.30416+3.36439j; half the limit cycle's amplitude, {CYCLE_FIGURE_3 / 2:.4f}",
+        f"15 > 9; 0.30416 ± 3.36439 i; half the limit cycle's amplitude, {CYCLE_FIGURE_3 / 2:.4f}",
         np.all(np.diff(swings) > 0)
         and abs(root - (0.30415780666 + 3.36438909472j)) < 1e-9
         and abs(late - CYCLE_FIGURE_3 / 2) < 1e-3,
@@ -197,9 +197,9 @@ def large_sensitivity_spirals_over_several_turns() -> Claim:
         "5, Fig. 6",
         "At θ = 10 the roots are a complex pair with negative real part and the trajectory spirals "
         "into the equilibrium over several revolutions.",
-        f"roots {root:.4f}; revolutions above 1 % of the start: {turns['linear']:g} (linear), "
+        f"roots {pair(root)}; revolutions above 1 % of the start: {turns['linear']:g} (linear), "
         f"{turns['nonlinear']:g} (nonlinear); lowest w₁ {_numbers(dips, 2)}",
-        "−0.625 ± 4.9859 i; lowest w₁ −8.30 (linear) and −6.10 (nonlinear)",
+        "−0.62500 ± 4.98592 i; lowest w₁ −8.30 (linear) and −6.10 (nonlinear)",
         abs(root - (-0.625 + 0.5j * np.sqrt(100 - 0.5625))) < 1e-9
         and turns["nonlinear"] >= 2
         and np.allclose(dips, [-8.30, -6.10], atol=6e-3),
@@ -280,9 +280,9 @@ def _spiral(stages: int, abscissa: float, frequency: float) -> Claim:
         f"With L = {stages} the dominant roots are a complex pair with "
         f"{'negative' if inward else 'positive'} real part: the trajectory spirals "
         f"{'inward to a stable focus' if inward else 'outward'}.",
-        f"roots {root:.5f}; |x| changes by a factor {ratio:.4f} from one extremum to the next; "
+        f"roots {pair(root)}; |x| changes by a factor {ratio:.4f} from one extremum to the next; "
         f"the spiral turns {'clockwise' if turning < 0 else 'anticlockwise'}",
-        f"{abscissa:.5f} ± {frequency:.5f} i (characteristic polynomial); exp(απ/ω) = "
+        f"{pair(complex(abscissa, frequency))} (characteristic polynomial); exp(απ/ω) = "
         f"{expected:.4f}; clockwise, since w′ < 0 where x > 0 = w",
         abs(root - complex(abscissa, frequency)) < 1e-9
         and abs(ratio / expected - 1) < 0.01

@@ -1,0 +1,1 @@
+"""One script a question beyond the paper."""
