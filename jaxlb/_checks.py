@@ -49,6 +49,14 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
     return jax.lax.convert_element_type(array, dtype)
 
 
+def ndim(name: str, value: Any) -> int:
+    """Number of dimensions of `value`; `ValueError` if it has none, being ragged."""
+    try:
+        return np.ndim(value)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must be a number, got {value!r}.") from error
+
+
 def require(
     name: str, value: Any, holds: Callable[[Any], Any], demand: str, unit: str = ""
 ) -> None:

@@ -20,7 +20,7 @@ def exact(value: Any) -> Any:
     if isinstance(value, mp.mpf | mp.mpc):
         return value
     number = complex(value)
-    return mp.mpc(number) if number.imag else mp.mpf(number.real)
+    return mp.mpmathify(number if number.imag else number.real)
 
 
 def erlang_transform(mean: Any, stages: int, r: Any) -> Any:
@@ -74,8 +74,9 @@ def rightmost_erlang_root(service_rate: Any, gain: Any, mean: Any, stages: int) 
     """
     stage = stages / exact(mean)
     inner = [mp.mpf(0)] * (stages - 1)
-    polynomial = [stage, exact(service_rate) - stage, *inner, exact(gain)]
-    roots = [stage * (u - 1) for u in mp.polyroots(polynomial, maxsteps=500, extraprec=200)]
+    ascending = [exact(gain), *inner, exact(service_rate) - stage, stage]
+    roots = mp.polyroots(ascending, maxsteps=500, extraprec=200, asc=True)
+    roots = [stage * (u - 1) for u in roots]
     # mpmath may give either of a pair with a real part larger by its last digit.
     root = max(roots, key=lambda r: r.real)
     return mp.mpc(root.real, abs(root.imag))
@@ -88,8 +89,9 @@ def rightmost_fixed_delay_root(service_rate: Any, gain: Any, mean: Any) -> Any:
     return mp.mpc(root.real, abs(root.imag))
 
 
-def logit(sensitivity: float, load: np.ndarray) -> np.ndarray:
+def logit(sensitivity: float, load: Any) -> np.ndarray:
     """Equation (1)."""
+    load = np.asarray(load)
     odds = np.exp(-sensitivity * (load - load.min()))
     return odds / odds.sum()
 

@@ -140,7 +140,7 @@ def solve_imbalance(
     """
     times = _checks.times("times", times)
     modes = system.phase_delay("the difference system").num_phases + 1
-    scalar = jnp.ndim(initial) == 0
+    scalar = _checks.ndim("initial", initial) == 0
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
     right_side = imbalance.linearised_drift if linear else imbalance.drift
@@ -155,24 +155,27 @@ def _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, ma
             "expect wrong gradients with many stages.",
             stacklevel=3,
         )
-    # Tolerances enter as arrays: as Python numbers each new value would recompile.
-    rtol, atol = _checks.positive("rtol", rtol), _checks.positive("atol", atol)
     max_steps = _checks.integer("max_steps", max_steps, 1)
     # One dtype throughout: a step in one precision of a state in another would not trace.
-    dtype = jnp.result_type(
-        start, times, *jax.tree.leaves(eqx.filter(system, eqx.is_inexact_array))
-    )
-    solver = dfx.Tsit5() if solver is None else solver
-    adjoint = dfx.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+    dtype = jnp.result_type(start, times, *system.numbers)
+    # Tolerances enter as arrays: as Python numbers each new value would recompile.
+    rtol = _checks.positive("rtol", rtol).astype(dtype)
+    atol = _checks.positive("atol", atol).astype(dtype)
     return _diffeqsolve(
-        right_side, system, times.astype(dtype), start.astype(dtype), solver, rtol, atol, adjoint,
+        right_side,
+        system,
+        times.astype(dtype),
+        start.astype(dtype),
+        dfx.Tsit5() if solver is None else solver,
+        dfx.PIDController(rtol=rtol, atol=atol),
+        dfx.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
         max_steps,
-    )  # fmt: skip
+    )
 
 
 @eqx.filter_jit
 def _diffeqsolve(
-    right_side: Callable, system, times, start, solver, rtol, atol, adjoint, max_steps
+    right_side: Callable, system, times, start, solver, controller, adjoint, max_steps
 ):
     solution = dfx.diffeqsolve(
         dfx.ODETerm(lambda _, y, args: right_side(args, y)),
@@ -183,7 +186,7 @@ def _diffeqsolve(
         y0=start,
         args=system,
         saveat=dfx.SaveAt(ts=times),
-        stepsize_controller=dfx.PIDController(rtol=rtol, atol=atol),
+        stepsize_controller=controller,
         adjoint=adjoint,
         max_steps=max_steps,
         throw=False,

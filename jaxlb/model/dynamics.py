@@ -113,7 +113,7 @@ def initial_jobs(
     servers, phases = system.num_servers, system.phase_delay("an initial state").num_phases
     if initial is None:
         initial = jnp.full((servers,), scale).at[0].set(0)
-    in_service = np.ndim(initial) == 1
+    in_service = _checks.ndim("initial", initial) == 1
     shape = (servers,) if in_service else (servers, phases + 1)
     jobs = _checks.not_negative("initial", initial, "jobs", shape)
     return jnp.pad(jobs[:, None], ((0, 0), (phases, 0))) if in_service else jobs

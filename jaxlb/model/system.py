@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -48,7 +49,7 @@ class System(eqx.Module):
     ):
         self.num_servers = _checks.integer("num_servers", num_servers, 1)
         self.arrival_rate = _checks.positive("arrival_rate", arrival_rate, "1/s")
-        shape = (self.num_servers,) if np.ndim(service_rate) else ()
+        shape = (self.num_servers,) if _checks.ndim("service_rate", service_rate) else ()
         self.service_rate = _checks.positive("service_rate", service_rate, "1/s", shape)
         if not isinstance(delay, AbstractDelay):
             raise ValueError(
@@ -86,6 +87,11 @@ class System(eqx.Module):
     def offered_load(self) -> Float[Array, "..."]:
         """lambda / mu, erlang: mean jobs in service per server at balance, per unit of scale."""
         return self.arrival_rate / self.service_rate
+
+    @property
+    def numbers(self) -> list[Array]:
+        """Every floating-point array in the system, to find a dtype that holds them all."""
+        return jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
 
     @property
     def num_phases(self) -> int:

@@ -87,7 +87,8 @@ def _rightmost_root_jvp(primals, tangents):
     _, slope = jax.jvp(
         lambda r: characteristic_residual(system, r), (root,), (jnp.ones_like(root),)
     )
-    simple = jnp.isfinite(slope) & (jnp.abs(slope) > jnp.sqrt(jnp.finfo(slope.dtype).eps))
+    # A double root is found to the square root of the precision, and so is its slope, zero.
+    simple = jnp.isfinite(slope) & (jnp.abs(slope) > 100 * jnp.finfo(slope.dtype).eps ** 0.5)
     # Masked before the derivative, not after: zero times infinity is NaN in the transpose.
     at = jnp.where(simple, root, 1.0)
     _, change = eqx.filter_jvp(lambda s: characteristic_residual(s, at), (system,), (tangent,))

@@ -85,7 +85,9 @@ def simulate(
     scale = _checks.positive("scale", scale)
     replicas = _checks.integer("replicas", replicas, 1)
     start = _counts(system, initial, scale)
-    jobs, valid = _ensemble(system, key, times, scale, replicas, start)
+    # One dtype throughout, for the loop over events must carry what it began with.
+    dtype = jnp.result_type(times, scale, *system.numbers)
+    jobs, valid = _ensemble(system, key, times.astype(dtype), scale.astype(dtype), replicas, start)
     return Ensemble(times, jobs, valid)
 
 
@@ -128,7 +130,7 @@ def _exact_path(system: System, key: Key[Array, ""], times, scale, start):
         key, state, valid = jax.lax.while_loop(lambda c: c[1].time_left > 0, one_event, carry)
         return (key, state.jobs, valid), state.jobs
 
-    durations = jnp.diff(times, prepend=0).astype(scale.dtype)
+    durations = jnp.diff(times, prepend=0)
     first = key, start, jnp.array(True)
     (_, _, valid), jobs = jax.lax.scan(to_next_record, first, durations)
     return jobs, valid

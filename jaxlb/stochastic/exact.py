@@ -49,9 +49,11 @@ def step(
     wait_draw, event_draw = jr.uniform(key, (2,), rates.dtype)
     time_left = state.time_left + jnp.log1p(-wait_draw) / total
     happened = valid & (time_left > 0)
-    # The first event whose cumulative rate exceeds the draw; events of rate zero are never it.
-    below = cumulative <= event_draw * total
-    chosen = jnp.diff(below, prepend=True) & happened
+    # The first event whose cumulative rate exceeds the draw. The sums are rounded in any order, so
+    # that one of rate zero may seem to exceed it first: it never happens.
+    reached = (cumulative > event_draw * total) & (rates.ravel() > 0)
+    number = jnp.arange(len(cumulative), dtype=jnp.int32)
+    chosen = (number == jnp.min(jnp.where(reached, number, len(number)))) & happened
     change = dynamics.net_change(
         system.phase_delay("exact simulation"), chosen.reshape(rates.shape).astype(jnp.int32)
     )

@@ -52,9 +52,7 @@ def dop853(parameters, stages, times, initial):
         return change.ravel()
 
     start = np.ravel(initial)
-    solution = solve_ivp(
-        right_side, (0, times[-1]), start, "DOP853", times, rtol=1e-12, atol=1e-12
-    )
+    solution = solve_ivp(right_side, (0, times[-1]), start, "DOP853", times, rtol=1e-12, atol=1e-12)
     return solution.y.T.reshape(-1, *shape)
 
 
@@ -121,9 +119,7 @@ def test_any_solver_of_diffrax_may_be_used(solver):
     )
     assert solution.ok
     # The error per unit of tolerance is a few tens.
-    np.testing.assert_allclose(
-        solution.queue.T, np.array(FIGURES[2])[:, :2], atol=50 * tolerance
-    )
+    np.testing.assert_allclose(solution.queue.T, np.array(FIGURES[2])[:, :2], atol=50 * tolerance)
 
 
 def final_queue(parameters, adjoint=None):
@@ -287,7 +283,7 @@ def test_times_are_finite_not_negative_and_increasing(times, words):
         lambda: lb.fluid.solve_imbalance(system(), times, 1.0),
         lambda: lb.stability.exponential_imbalance(system(stages=1), times, 1.0),
     ]:
-        with pytest.raises(ValueError, match="^`times` ") as error:
+        with pytest.raises(ValueError, match=r"^`times` ") as error:
             use()
         assert words in str(error.value)
 
@@ -307,7 +303,7 @@ def test_times_are_finite_not_negative_and_increasing(times, words):
     ids=repr,
 )
 def test_initial_jobs_are_finite_and_not_negative(initial, words):
-    with pytest.raises(ValueError, match="^`initial` ") as error:
+    with pytest.raises(ValueError, match=r"^`initial` ") as error:
         lb.fluid.solve(system(), [1.0], initial)
     assert words in str(error.value)
 
@@ -324,7 +320,7 @@ def test_initial_jobs_are_finite_and_not_negative(initial, words):
     ids=repr,
 )
 def test_initial_imbalance_is_finite(initial, words):
-    with pytest.raises(ValueError, match="^`initial` ") as error:
+    with pytest.raises(ValueError, match=r"^`initial` ") as error:
         lb.fluid.solve_imbalance(system(), [1.0], initial)
     assert words in str(error.value)
 

@@ -118,7 +118,7 @@ def test_any_kind_of_integer_may_count_stages_or_servers(value):
         ([[1.0, 2.0]], "must have shape (2,)", "got shape (1, 2)"),
         ([1j, 1.0], "must be real", "complex128"),
         ([True, False], "must be real", "bool"),
-        (["a", "b"], "must be a number", "got ['a', 'b']"),
+        (["x", "y"], "must be a number", "got ['x', 'y']"),
     ],
     ids=repr,
 )
@@ -223,7 +223,11 @@ def test_routing_is_a_rule(value):
 
 @pytest.mark.parametrize(
     ("rule", "signature"),
-    [(lambda: 1.0, "()"), (lambda a, b, c: a, "(a, b, c)"), (lambda *, queue: queue, "(*, queue)")],
+    [
+        (lambda: 1.0, "()"),
+        (lambda a, b, c: a + b + c, "(a, b, c)"),
+        (lambda *, queue: queue, "(*, queue)"),
+    ],
     ids=["none", "three", "keyword"],
 )
 def test_rule_takes_one_or_two_arguments(rule, signature):

@@ -15,7 +15,7 @@ LOOP = [[-2.0, 0.5, 0.7], [0.25, -3.0, 0.0], [1.0, 0.0, -1.5]]
 HYPEREXPONENTIAL = np.diag([-5.0, -1.0, -0.2])
 
 LAWS = {
-    "none": (lb.NoDelay(), lambda r: mp.mpf(1)),
+    "none": (lb.NoDelay(), lambda r: mp.exp(0 * closed_forms.exact(r))),
     "exponential": (lb.Erlang(1.3, 1), partial(closed_forms.erlang_transform, 1.3, 1)),
     "Erlang": (lb.Erlang(0.7, 5), partial(closed_forms.erlang_transform, 0.7, 5)),
     "mixed Erlang": (
@@ -180,12 +180,14 @@ def test_fit_has_the_wanted_moments_and_family(family, cv):
 @pytest.mark.parametrize(("cv", "stages"), [(0.9999, 2), (0.7072, 2), (0.7070, 3), (0.3, 12)])
 def test_fit_mixes_the_two_stage_counts_next_to_one_over_cv_squared(cv, stages):
     delay = lb.from_mean_cv(1.0, cv)
+    assert isinstance(delay, lb.MixedErlang)
     assert delay.num_phases == stages
     np.testing.assert_array_equal(np.nonzero(delay.weights)[0], [stages - 2, stages - 1])
 
 
 def test_hyperexponential_fit_has_balanced_means():
     delay = lb.from_mean_cv(3.0, 2.0)
+    assert isinstance(delay, lb.PhaseType)
     # Each branch carries half of the mean; one rounding.
     np.testing.assert_allclose(delay.occupancy(), [1.5, 1.5], rtol=3e-16)
 

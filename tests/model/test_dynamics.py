@@ -40,9 +40,7 @@ def some_jobs(delay, num_servers, seed=0):
 def test_drift_is_equations_2_to_4(stages, num_servers):
     delay = lb.Erlang(0.7, stages)
     jobs = some_jobs(delay, num_servers)
-    wanted = closed_forms.chain_drift(
-        1.7, RATES[num_servers], 0.7, stages, 0.4, np.asarray(jobs)
-    )
+    wanted = closed_forms.chain_drift(1.7, RATES[num_servers], 0.7, stages, 0.4, np.asarray(jobs))
     # Differences of a few terms, each below 40/s.
     np.testing.assert_allclose(dynamics.drift(system(delay, num_servers), jobs), wanted, atol=3e-14)
 
@@ -131,7 +129,7 @@ def test_single_server_gets_every_job():
 def test_rule_that_returns_another_shape_is_rejected(monkeypatch, shares, shape):
     # Users run without the type checks of the test suite.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    both = system(DELAYS["one stage"], 2, lambda queue: shares)
+    both = system(DELAYS["one stage"], 2, lambda queue: 0 * queue.sum() + shares)
     jobs = some_jobs(DELAYS["one stage"], 2)
     with pytest.raises(ValueError, match=r"^`routing` must return .* \(2,\), got") as error:
         dynamics.drift(both, jobs)
@@ -148,9 +146,7 @@ def test_paths_start_with_the_scale_in_service_at_all_servers_but_the_first():
 
 def test_initial_jobs_are_those_in_service_or_all():
     both = system(DELAYS["phases"], 2)
-    np.testing.assert_array_equal(
-        dynamics.initial_jobs(both, [3, 4]), [[0, 0, 0, 3], [0, 0, 0, 4]]
-    )
+    np.testing.assert_array_equal(dynamics.initial_jobs(both, [3, 4]), [[0, 0, 0, 3], [0, 0, 0, 4]])
     everywhere = np.arange(8.0).reshape(2, 4)
     np.testing.assert_array_equal(dynamics.initial_jobs(both, everywhere), everywhere)
 

@@ -30,6 +30,13 @@ def weighted(delay):
     return lb.WeightedLogit(0.4, WEIGHTS[: delay.num_phases])
 
 
+def plain(_):
+    return lb.Logit(0.4)
+
+
+rules = pytest.mark.parametrize("rule", [plain, weighted])
+
+
 class OwnLogit(eqx.Module):
     """The paper's rule, but the package does not know it."""
 
@@ -53,7 +60,7 @@ def test_difference_puts_service_first():
 
 
 @delays
-@pytest.mark.parametrize("rule", [lambda delay: lb.Logit(0.4), weighted], ids=["Logit", "weighted"])
+@rules
 def test_difference_system_is_the_difference_of_the_fluid_equations(name, rule):
     """(6)-(8) close: they need the difference of the state alone."""
     both = system(DELAYS[name], rule(DELAYS[name]))
@@ -73,7 +80,7 @@ def test_matrix_is_that_of_equation_12(stages):
 
 
 @delays
-@pytest.mark.parametrize("rule", [lambda delay: lb.Logit(0.4), weighted], ids=["Logit", "weighted"])
+@rules
 def test_matrix_is_the_jacobian_of_the_difference_system_at_balance(name, rule):
     both = system(DELAYS[name], rule(DELAYS[name]))
     balance = jnp.zeros(DELAYS[name].num_phases + 1)
@@ -135,8 +142,7 @@ def test_total_moves_by_itself_whatever_the_sensitivity(name):
         np.testing.assert_array_equal(imbalance.total_drift(whole, jobs.sum(axis=0)), total)
 
 
-@pytest.mark.parametrize("num_servers", [2, 5])
-@delays
+@pytest.mark.parametrize(("name", "num_servers"), [("none", 2), ("two stages", 2), ("phases", 5)])
 def test_rule_of_ones_own_is_linearised_like_the_rule_that_it_equals(name, num_servers):
     delay, theta = DELAYS[name], jnp.array(0.4)
     pairs = [

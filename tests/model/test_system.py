@@ -32,7 +32,7 @@ def test_delay_without_phases_counts_none():
         lambda system: lb.model.dynamics.drift(system, jnp.ones((2, 1))),
         lambda system: lb.fluid.solve(system, [1.0]),
         lambda system: lb.fluid.solve_imbalance(system, [1.0], 1.0),
-        lambda system: lb.model.imbalance.matrix(system),
+        lb.model.imbalance.matrix,
     ],
     ids=["drift", "solve", "solve_imbalance", "matrix"],
 )
