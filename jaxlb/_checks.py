@@ -65,7 +65,9 @@ def require(
         return
     number = np.asarray(value)
     if not np.all(holds(number)):
-        shown = " ".join(np.array2string(number, threshold=8).split())
+        shown = str(number)
+        if number.ndim:
+            shown = " ".join(np.array2string(number, threshold=8).split())
         raise ValueError(f"`{name}` must be {demand}, got {shown}{' ' + unit if unit else ''}.")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -80,8 +79,8 @@ def solve(
     initial: Any = None,
     *,
     solver: dfx.AbstractSolver | None = None,
-    rtol: Any = 1e-8,
-    atol: Any = 1e-8,
+    rtol: Any = None,
+    atol: Any = None,
     adjoint: dfx.AbstractAdjoint | None = None,
     max_steps: int = MAX_STEPS,
 ) -> Trajectory:
@@ -95,8 +94,8 @@ def solve(
       service at each server but the first.
     - `solver`: any Diffrax solver; `Tsit5()` by default. Beyond about 200 stages the chain is stiff
       and an explicit method needs some D L / 3 steps for each second.
-    - `rtol`, `atol`: tolerances of the adaptive step; arrays are welcome, new values do not
-      recompile.
+    - `rtol`, `atol`: tolerances of the adaptive step, by default 1e-8 in float64 and 1e-6 in
+      float32; arrays are welcome, new values do not recompile.
     - `adjoint`: any Diffrax adjoint; `RecursiveCheckpointAdjoint()` by default. For forward mode
       pass `diffrax.ForwardMode()`.
     - `max_steps`: static; a member that needs more ends with a result code.
@@ -106,7 +105,12 @@ def solve(
     **Raises:** `ValueError` on a bad argument. Warns on `BacksolveAdjoint`, whose backward solve of
     the delay chain is unstable: its gradients are wrong by orders of magnitude at 50 stages.
 
-    **Accuracy:** ACCURACY
+    **Accuracy:** with the defaults, largest error over [0, 20] relative to the largest value, on
+    random systems with 1 to 50 stages: below 3e-7 in float64 and 4e-5 in float32, against
+    Dormand-Prince 8(5,3) at 1e-12 (`experiments/accuracy.py`).
+
+    **Cost:** on one core, float64, compiled, for 200 times: 0.3 ms with 1 stage, 0.8 ms with 10,
+    3 ms with 50.
     """
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
@@ -123,8 +127,8 @@ def solve_imbalance(
     *,
     linear: bool = False,
     solver: dfx.AbstractSolver | None = None,
-    rtol: Any = 1e-8,
-    atol: Any = 1e-8,
+    rtol: Any = None,
+    atol: Any = None,
     adjoint: dfx.AbstractAdjoint | None = None,
     max_steps: int = MAX_STEPS,
 ) -> ImbalanceTrajectory:
@@ -159,8 +163,9 @@ def _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, ma
     # One dtype throughout: a step in one precision of a state in another would not trace.
     dtype = jnp.result_type(start, times, *system.numbers)
     # Tolerances enter as arrays: as Python numbers each new value would recompile.
-    rtol = _checks.positive("rtol", rtol).astype(dtype)
-    atol = _checks.positive("atol", atol).astype(dtype)
+    usual = 1e-8 if jnp.finfo(dtype).eps < 1e-8 else 1e-6
+    rtol = _checks.positive("rtol", usual if rtol is None else rtol).astype(dtype)
+    atol = _checks.positive("atol", usual if atol is None else atol).astype(dtype)
     return _diffeqsolve(
         right_side,
         system,

@@ -72,7 +72,8 @@ def shares(system: System, jobs: Num[Array, "servers compartments"], scale: Any 
     Raises `ValueError` if the system's rule returns another shape.
     """
     seen = jobs / scale
-    share = jnp.asarray(system.routing(seen[:, -1], seen[:, :-1]))
+    # A rule may compute in a wider type than the state it is shown.
+    share = jnp.asarray(system.routing(seen[:, -1], seen[:, :-1]), seen.dtype)
     if share.shape != (system.num_servers,):
         raise ValueError(
             f"`routing` must return shares of shape ({system.num_servers},), "

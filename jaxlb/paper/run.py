@@ -28,7 +28,7 @@ def reproduce(
 
     **Returns:** the path of `report.html`.
 
-    **Cost:** COST
+    **Cost:** a minute and a half on two cores, compilation included.
     """
     keys = dict(zip(SAMPLED, jax.random.split(jax.random.key(seed), len(SAMPLED)), strict=True))
     figures, claims = [], []

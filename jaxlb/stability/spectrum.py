@@ -26,7 +26,8 @@ def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex
     """Left-hand side of equation (17) at complex `root`, 1/s; zero at an eigenvalue of A_L.
 
     **Accuracy:** the delay's transform is evaluated through its logarithm, so that a million stages
-    cost no digits: within RESIDUAL of 40-digit arithmetic relative to the sum of its terms.
+    cost no digits: within 4e-16 of 40-digit arithmetic, relative to
+    |r| + mu + lambda theta |f| (1 + |r| D).
 
     **Cost:** O(1) in the number of stages for `Logit`; O(stages) for `WeightedLogit`.
     """
@@ -42,7 +43,8 @@ def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex
 def eigenvalues(system: System) -> Complex[Array, " modes"]:
     """All eigenvalues of A_L, dense, 1/s, in no order.
 
-    **Accuracy:** LAPACK on a balanced matrix; ACCURACY
+    **Accuracy:** LAPACK's; see `rightmost_root` for the first of them. The cluster near -gamma
+    that a small gain leaves is far less accurate.
 
     **Cost:** O(L^3), and on the host even where JAX computes on a GPU.
     """
@@ -64,7 +66,10 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
 
     **Raises:** `ValueError` for a `Deterministic` delay with a rule that is not `Logit`-like.
 
-    **Accuracy:** ACCURACY
+    **Accuracy:** over random rates in 0.1 to 10 and sensitivities in 1e-3 to 1e3, relative to the
+    root nearest in 40-digit arithmetic, in float64: 1e-13 up to 20 stages, 3e-13 at 50, 1e-11 at
+    100 (`experiments/accuracy.py`); `Deterministic` 5e-15. In float32 99 % within 1e-5 at 10
+    stages and 2e-3 at 100. Near a double root the square root of the precision.
 
     **Cost:** O(L^3), dense.
     """

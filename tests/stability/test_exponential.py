@@ -46,7 +46,9 @@ def test_roots_are_those_of_equation_19(name):
     # A few roundings; those of the larger root are in the smaller one too.
     np.testing.assert_allclose(upper + lower, -(service_rate + 1 / mean), rtol=1e-15)
     rounding = 1e-15 * abs(lower / upper)
-    np.testing.assert_allclose(upper * lower, (service_rate + gain) / mean, rtol=2 * rounding)
+    np.testing.assert_allclose(
+        upper * lower, (service_rate + gain) / mean, rtol=float(2 * rounding)
+    )
 
 
 def test_first_root_is_the_rightmost():

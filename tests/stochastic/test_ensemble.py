@@ -216,3 +216,25 @@ def test_a_bad_argument_is_named_with_what_it_must_be_and_what_it_is(argument, v
     system = lb.System(4.0, 1.0, **parts)
     with pytest.raises(ValueError, match=re.escape(f"`{argument}` {complaint}")):
         lb.stochastic.simulate(system, **others)
+
+
+def test_an_infinite_traced_time_is_flagged_and_ends():
+    simulate = jax.jit(lambda times: lb.stochastic.simulate(SYSTEM, jr.key(0), times, replicas=3))
+    ensemble = simulate(jnp.array([1.0, jnp.inf]))
+    assert not ensemble.valid.any()
+    np.testing.assert_array_equal(ensemble.jobs[:, 1], ensemble.jobs[:, 0])
+
+
+def test_a_traced_scale_too_large_for_the_counts_is_flagged_and_spares_the_others():
+    simulate = jax.vmap(lambda scale: lb.stochastic.simulate(SYSTEM, jr.key(0), [1.0], scale))
+    ensemble = simulate(jnp.array([2.0, 1e10]))
+    alone = lb.stochastic.simulate(SYSTEM, jr.key(0), [1.0], 2.0)
+    np.testing.assert_array_equal(ensemble.valid[:, 0], [True, False])
+    np.testing.assert_array_equal(ensemble.jobs[0], alone.jobs)
+
+
+def test_a_rule_may_compute_in_a_wider_type_than_the_rest():
+    one, weights = np.float32(1), jnp.array([1.0, 2.0])
+    system = lb.System(one, one, lb.Erlang(one, 2), lambda queue: jax.nn.softmax(-queue * weights))
+    times = np.array([1.0], np.float32)
+    assert lb.stochastic.simulate(system, jr.key(0), times, np.float32(9)).valid.all()
