@@ -83,8 +83,8 @@ def test_single_precision_in_gives_single_precision_out():
     solution = lb.fluid.solve(single, times, jnp.array([0, 1], jnp.float32))
     assert solution.jobs.dtype == jnp.float32
     assert solution.ok
-    # 2.5e-6 of the largest value is the worst of 64 random systems; 16 jobs here.
-    np.testing.assert_allclose(solution.queue.T, FIGURES[2], atol=16 * 2.5e-6)
+    # 2.3e-5 of the largest value is the worst of 64 random systems; 16 jobs here.
+    np.testing.assert_allclose(solution.queue.T, FIGURES[2], atol=16 * 2.5e-5)
 
 
 def test_trajectory_starts_at_the_initial_state_whatever_its_form():
@@ -120,6 +120,9 @@ def test_any_solver_of_diffrax_may_be_used(solver):
     assert solution.ok
     # The error per unit of tolerance is a few tens.
     np.testing.assert_allclose(solution.queue.T, np.array(FIGURES[2])[:, :2], atol=50 * tolerance)
+    # And it was that solver, not the usual one.
+    usual = lb.fluid.solve(system(), FIGURE_TIMES[:2], rtol=tolerance, atol=tolerance)
+    assert not np.array_equal(solution.jobs, usual.jobs)
 
 
 def final_queue(parameters, adjoint=None):

@@ -61,10 +61,11 @@ def test_no_sensitivity_overflows(dtype, rule):
 
 
 def test_close_queues_are_told_apart_however_large_they_are():
-    """theta times 1e9 jobs would round away the one job that differs in float32."""
-    share = lb.Logit(np.float32(1.0))(jnp.array([1e7, 1e7 + 1], np.float32), NOBODY)
+    """In float32, theta times 1e7 jobs has no digits left for the one job that differs."""
+    queue = jnp.array([1e7, 1e7 + 1], jnp.float32)
+    share = lb.Logit(np.float32(0.7))(queue, NOBODY)
     # One rounding in float32.
-    np.testing.assert_allclose(share, closed_forms.logit(1.0, np.array([0.0, 1.0])), rtol=2e-7)
+    np.testing.assert_allclose(share, closed_forms.logit(0.7, [0.0, 1.0]), rtol=2e-7)
 
 
 def test_zero_sensitivity_routes_uniformly_whatever_the_queues():

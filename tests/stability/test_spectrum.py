@@ -101,7 +101,7 @@ def test_characteristic_residual_agrees_with_forty_digits(stages):
 
 @pytest.mark.parametrize(
     ("arrival_rate", "sensitivity", "service_rate", "mean", "stages"),
-    [(15, 1, 1, 1, 2), (10, 1, 1, 4, 2), (2, 0.05, 1, 1, 8), (10, 0.01, 1, 4, 1), (1, 3, 1, 1, 16),
+    [(15, 1, 1, 1, 2), (2, 0.05, 1, 1, 8), (10, 0.01, 1, 4, 1), (1, 3, 1, 1, 16),
      (1, 3, 1, 1, np.inf), (1, 0.1, 1, 1, np.inf)],
 )  # fmt: skip
 def test_gradient_is_that_of_the_implicit_root(
@@ -169,7 +169,7 @@ def test_exponential_delay_never_destabilises():
 
 
 @pytest.mark.parametrize("stages", [1, 2, 16, np.inf])
-@pytest.mark.parametrize(("service_rate", "mean"), [(1.0, 0.3), (1.0, 4.0), (3.0, 1.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("service_rate", "mean"), [(1.0, 0.3), (1.0, 4.0), (1.0, 1.0)])
 def test_gradient_is_finite_without_sensitivity(stages, service_rate, mean):
     def abscissa(parameters):
         return lb.stability.spectral_abscissa(system(parameters, stages))
