@@ -7,10 +7,12 @@ Cost:    about a minute on one core.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -39,13 +41,24 @@ def system(parameters, stages: int) -> lb.System:
     return lb.System(arrival_rate, service_rate, lb.Erlang(mean, stages), lb.Logit(sensitivity))
 
 
-def roots(config: Config) -> dict:
+def fixed_cost(whole: lb.System):
+    """Rightmost root by `erlang_root`."""
+    return lb.stability.rightmost_root(whole)
+
+
+def dense(whole: lb.System):
+    """Rightmost root by eigenvalues."""
+    values = lb.stability.eigenvalues(whole)
+    return values[jnp.argmax(values.real)]
+
+
+def roots(config: Config, method: Callable) -> dict:
     """Largest relative distance of the rightmost root from the root nearest in 40 digits."""
     mp.mp.dps = 40
     rng = np.random.default_rng(config.seed)
     worst = {}
     for stages in config.stages:
-        root = jax.jit(lambda *p, stages=stages: lb.stability.rightmost_root(system(p, stages)))
+        root = jax.jit(lambda *p, stages=stages: method(system(p, stages)))
         errors = []
         for _ in range(config.roots):
             parameters = (*10 ** rng.uniform(-1, 1, 3), 10 ** rng.uniform(-3, 3))
@@ -146,8 +159,9 @@ def dormand_prince(parameters, stages: int, times) -> np.ndarray:
 def run(config: Config) -> dict:
     """All tables, by number of stages."""
     return {
-        "rightmost_root_float64_max": roots(config),
-        "rightmost_root_float32_99_percent": single_precision_roots(config),
+        "erlang_root_float64_max": roots(config, fixed_cost),
+        "dense_root_float64_max": roots(config, dense),
+        "erlang_root_float32_99_percent": single_precision_roots(config),
         "characteristic_residual_float64_max": residuals(config),
         "fluid_solve_float64_max": trajectories(config, np.float64),
         "fluid_solve_float32_max": trajectories(config, np.float32),

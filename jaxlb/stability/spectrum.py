@@ -12,11 +12,13 @@ this is equation (17). For finite phases the roots are eigenvalues of A_L.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Complex, Float, Inexact
+from jaxtyping import Array, Complex, Float, Inexact
 
 from ..model import imbalance
-from ..model.delays import AbstractPhaseDelay, Deterministic
+from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
+from ..model.routing import Logit
 from ..model.system import System
+from .erlang import erlang_root
 
 # A dense matrix of this size fills 134 MB and takes minutes.
 MAX_DENSE_MODES = 4096
@@ -58,37 +60,46 @@ def eigenvalues(system: System) -> Complex[Array, " modes"]:
 
 @eqx.filter_jit
 def rightmost_root(system: System) -> Complex[Array, ""]:
-    """Eigenvalue of A_L with the largest real part; of a pair, the upper one; 1/s.
+    """Root of `characteristic_residual` with the largest real part; of a pair the upper one; 1/s.
 
-    With a `Deterministic` delay the rightmost root of r + mu + lambda theta exp(-r D), a branch of
-    Lambert's W function. Differentiable, once and more, by the implicit function theorem. Where two
-    roots meet the derivative does not exist, and zero is returned for it.
+    With `Logit` and an `Erlang` or `Deterministic` delay it is `erlang_root`, at a fixed cost; else
+    an eigenvalue of A_L. Differentiable, once and more, by the implicit function theorem. Where two
+    roots meet the derivative does not exist: see `erlang_root`; from eigenvalues it is zero there.
 
-    **Raises:** `ValueError` for a `Deterministic` delay with a rule that is not `Logit`-like.
+    **Raises:** `ValueError` for a `Deterministic` delay with another rule.
 
-    **Accuracy:** over random rates in 0.1 to 10 and sensitivities in 1e-3 to 1e3, relative to the
-    root nearest in 40-digit arithmetic, in float64: 1e-13 up to 20 stages, 3e-13 at 50, 1e-11 at
-    100 (`experiments/accuracy.py`); `Deterministic` 5e-15. In float32 99 % within 1e-5 at 10
-    stages and 2e-3 at 100. Near a double root the square root of the precision.
+    **Accuracy:** by `erlang_root` as stated there. By eigenvalues, over random rates in 0.1 to 10
+    and sensitivities in 1e-3 to 1e3, relative, in float64: 1e-13 up to 20 stages, 1e-11 at 100;
+    near a double root the square root of the precision.
 
-    **Cost:** O(L^3), dense.
+    **Cost:** by `erlang_root` fixed; by eigenvalues O(L^3), on the host.
     """
-    return _rightmost_root(system)
+    delay, routing = system.delay, system.routing
+    if isinstance(routing, Logit) and isinstance(delay, Erlang | Deterministic):
+        if system.num_servers < 2:
+            raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
+        stages = delay.stages if isinstance(delay, Erlang) else jnp.inf
+        return erlang_root(
+            system.arrival_rate,
+            system.common_service_rate,
+            delay.mean,
+            stages,
+            routing.sensitivity,
+        ).root
+    return _dense_root(system)
 
 
 @eqx.filter_custom_jvp
-def _rightmost_root(system: System) -> Complex[Array, ""]:
-    if isinstance(system.delay, Deterministic):
-        return _deterministic_root(system)
+def _dense_root(system: System) -> Complex[Array, ""]:
     roots = eigenvalues(system)
     root = roots[jnp.argmax(roots.real)]
     return jax.lax.complex(root.real, jnp.abs(root.imag))
 
 
-@_rightmost_root.def_jvp
-def _rightmost_root_jvp(primals, tangents):
+@_dense_root.def_jvp
+def _dense_root_jvp(primals, tangents):
     (system,), (tangent,) = primals, tangents
-    root = _rightmost_root(system)
+    root = _dense_root(system)
     _, slope = jax.jvp(
         lambda r: characteristic_residual(system, r), (root,), (jnp.ones_like(root),)
     )
@@ -107,36 +118,3 @@ def spectral_abscissa(system: System) -> Float[Array, ""]:
     Differentiable; see `rightmost_root` for accuracy, cost and errors.
     """
     return rightmost_root(system).real
-
-
-def _deterministic_root(system: System) -> Complex[Array, ""]:
-    """Rightmost root of r + mu = g exp(-r D): r D = -mu D + W(g D exp(mu D)), principal branch."""
-    gain, delay = imbalance.feedback(system)[0], system.delay.mean
-    turned = system.common_service_rate * delay
-    tiny = jnp.finfo(gain.dtype).tiny
-    log_size = jnp.log(jnp.maximum(jnp.abs(gain) * delay, tiny)) + turned
-    root = _lambert_w(log_size, gain < 0)
-    return (jnp.where(gain == 0, 0.0, root) - turned) / delay
-
-
-def _lambert_w(log_size: Float[Array, ""], negative: Bool[Array, ""]) -> Complex[Array, ""]:
-    """W_0 of the real number of that sign and logarithm, with non-negative imaginary part.
-
-    Newton's method on w + log w = log of the argument, which overflows for no argument.
-    """
-    target = jax.lax.complex(log_size, jnp.where(negative, jnp.pi, 0.0).astype(log_size.dtype))
-    argument = jnp.exp(jnp.minimum(log_size, 1.0)) * jnp.where(negative, -1, 1)
-    # About the branch point -1/e, where Newton's method alone would be slow.
-    p = jnp.sqrt(jax.lax.complex(2 * jnp.e * argument + 2, jnp.zeros_like(argument)))
-    near = -1 + p - p**2 / 3 + 11 * p**3 / 72
-    small = argument * (1 - argument + 1.5 * argument**2)
-    start = jnp.where(
-        jnp.abs(argument) < 0.15, small, jnp.where(jnp.abs(p) < 1.2, near, target - jnp.log(target))
-    )
-
-    def newton(_, w):
-        change = (w + jnp.log(w) - target) * w / (1 + w)
-        # At the branch point itself 1 + w is zero and the start is exact.
-        return jnp.where(w == -1, w, w - jnp.where(w == -1, 0.0, change))
-
-    return jax.lax.fori_loop(0, 8, newton, start)

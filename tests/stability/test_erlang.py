@@ -1,0 +1,145 @@
+"""The rightmost root at a fixed cost, against 40-digit arithmetic and itself."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+import jaxlb as lb
+
+
+def parameters(rng, size):
+    """lambda = 1, mu = m, D = 1, L from 1 to 10^6 and infinity, theta = kappa; wide."""
+    stages = np.floor(10 ** rng.uniform(0, 6, size))
+    few = rng.random(size) < 0.4
+    stages = np.where(few, rng.integers(1, 12, size), stages)
+    stages = np.where(rng.random(size) < 0.15, np.inf, stages)
+    service = 10 ** rng.uniform(-4, 4, size)
+    return np.ones(size), service, np.ones(size), stages, 10 ** rng.uniform(-6, 6, size)
+
+
+@pytest.fixture(scope="module")
+def root():
+    return jax.jit(jax.vmap(lambda *p: lb.stability.erlang_root(*p).root))
+
+
+def refined(m, stages, kappa, found):
+    """The root of (z + m) (1 + z / L)^L = -kappa next to `found`, and arg p + L arg V over pi."""
+    m, kappa, z = mp.mpf(m), mp.mpf(kappa), mp.mpmathify(complex(found))
+    s = mp.mpf(0) if np.isinf(stages) else 1 / mp.mpf(int(stages))
+    real = found.imag == 0
+    for _ in range(8):
+        if not s:
+            slope, value = 1 + 1 / (z + m), z + mp.log(z + m if not real else -(z + m))
+        elif s == 1:
+            # One stage is a quadratic, with a root on either side of both -1 and -m.
+            value, slope = (z + m) * (1 + z) + kappa, 2 * z + 1 + m
+            z -= value / slope
+            continue
+        else:
+            v = 1 + s * z
+            slope = 1 / v + 1 / (z + m)
+            value = mp.log(v) / s + mp.log(z + m if not real else -(z + m))
+        z -= (value - mp.log(kappa) - (0 if real else mp.pi * 1j)) / slope
+    return z
+
+
+def test_root_is_exact_to_rounding_from_one_stage_to_infinity(root):
+    mp.mp.dps = 40
+    given = parameters(np.random.default_rng(11), 400)
+    for m, stages, kappa, found in zip(*(given[n] for n in (1, 3, 4)), root(*given), strict=True):
+        exact = refined(m, stages, kappa, found)
+        # 4e-14 is stated; a draw may fall near the double root, where half the digits are lost.
+        assert abs(exact - mp.mpmathify(complex(found))) < 4e-14 * abs(exact)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 8, 40])
+def test_no_eigenvalue_is_further_right(root, stages):
+    """The branch is the right one: LAPACK finds no other root beyond it."""
+    rng = np.random.default_rng(stages)
+    m, kappa = 10 ** rng.uniform(-1, 1, 50), 10 ** rng.uniform(-1, 2, 50)
+    found = root(np.ones(50), m, np.ones(50), np.full(50, float(stages)), kappa)
+    for n in range(50):
+        matrix = np.diag(np.full(stages, float(stages)), -1) - stages * np.eye(stages + 1)
+        matrix[0, 0], matrix[0, -1], matrix[1, 0] = -m[n], stages, -kappa[n]
+        # LAPACK's own error at 40 stages.
+        assert abs(np.linalg.eigvals(matrix).real.max() - float(found[n].real)) < 1e-9 * stages
+
+
+def test_nothing_is_nan_over_a_million_points_nor_its_gradient():
+    given = parameters(np.random.default_rng(12), 200_000)
+    value_and_gradient = jax.jit(
+        jax.vmap(
+            jax.value_and_grad(lambda *p: lb.stability.erlang_root(*p).root.real, (0, 1, 2, 3, 4))
+        )
+    )
+    value, gradient = value_and_gradient(*given)
+    assert np.isfinite(value).all()
+    for part in gradient[:3] + gradient[4:]:
+        assert np.isfinite(part).all()
+
+
+def test_a_new_number_of_stages_does_not_recompile():
+    traces = []
+
+    @jax.jit
+    def root(stages):
+        traces.append(stages)
+        return lb.stability.erlang_root(1.0, 1.0, 1.0, stages, 3.0).root
+
+    for stages in (1.0, 2.0, 2.5, 1e6, np.inf):
+        root(stages)
+    assert len(traces) == 1
+
+
+def test_gradients_are_those_of_finite_differences_in_every_argument():
+    @jax.jit
+    def abscissa(p):
+        return lb.stability.erlang_root(*p).root.real
+
+    gradient, hessian = jax.jit(jax.grad(abscissa)), jax.jit(jax.hessian(abscissa))
+    for p in jnp.array([[3, 1, 0.7, 5, 0.9], [1, 6, 2, 4, 0.5], [1, 0.3, 0.5, 1.5, 0.05]]):
+        steps = 1e-6 * jnp.diag(p)
+        slopes = jnp.array([abscissa(p + h) - abscissa(p - h) for h in steps]) / (2e-6 * p)
+        # Rounding over the step: 1e-16 / 1e-6 of values about one, and the step squared.
+        np.testing.assert_allclose(gradient(p), slopes, rtol=1e-7, atol=1e-8)
+        bends = jnp.stack([gradient(p + h) - gradient(p - h) for h in steps]) / (2e-6 * p)[:, None]
+        np.testing.assert_allclose(hessian(p), bends, rtol=1e-5, atol=1e-6)
+
+
+def test_the_double_root_is_flagged_and_only_that():
+    flagged = [
+        bool(lb.stability.erlang_root(1.0, 1.0, 1.0, 2.0, theta).double)
+        for theta in (1 / 27, 1 / 27 * (1 + 1e-12), 0.03, 0.04)
+    ]
+    assert flagged == [True, False, False, False]
+
+
+def test_single_precision_stays_single_and_close(root):
+    given = parameters(np.random.default_rng(13), 20_000)
+    single = [values.astype(np.float32) for values in given]
+    found, exact = root(*single), root(*(values.astype(float) for values in single))
+    assert found.dtype == np.complex64
+    error = np.abs(found - exact) / np.abs(exact)
+    # 3e-5 away from the double root; half the digits near it.
+    assert np.quantile(error, 0.999) < 3e-5
+    assert error.max() < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "complaint"),
+    [
+        ("stages", 0.5, "`stages` must be at least 1, got 0.5."),
+        ("stages", np.nan, "`stages` must be at least 1, got nan."),
+        ("mean", -1.0, "`mean` must be positive and finite, got -1.0 s."),
+        ("sensitivity", np.inf, "`sensitivity` must be non-negative and finite, got inf per job."),
+        ("arrival_rate", 0.0, "`arrival_rate` must be positive and finite, got 0.0 1/s."),
+    ],
+)
+def test_a_bad_argument_is_named(argument, value, complaint):
+    good = {"arrival_rate": 1.0, "service_rate": 1.0, "mean": 1.0, "stages": 2, "sensitivity": 1.0}
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        lb.stability.erlang_root(**(good | {argument: value}))
