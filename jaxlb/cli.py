@@ -76,6 +76,10 @@ def main() -> None:
     except click.ClickException as error:
         click.echo(f"jaxlb: {error.format_message()}", err=True)
         sys.exit(2)
+    except ValueError as error:
+        # The library names the argument, the demand and the value.
+        click.echo(f"jaxlb: {error}", err=True)
+        sys.exit(2)
     except click.Abort:
         click.echo("jaxlb: interrupted; what was finished is kept.", err=True)
         sys.exit(130)

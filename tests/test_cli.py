@@ -69,6 +69,13 @@ def test_an_unwritable_folder_is_reported_before_any_computing(run, tmp_path):
         assert str(place) in err
 
 
+def test_a_horizon_beyond_the_solver_is_one_line_and_no_figure(run, tmp_path):
+    code, _, err = run("paper", "--only", "fig5", "--horizon", "1e6", "--out", tmp_path)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("jaxlb: `horizon` must be short enough")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_command_is_one_line_and_exit_code_two(run):
     code, _, err = run("papers")
     assert code == 2

@@ -188,6 +188,16 @@ def _both_systems(
     ]
 
 
-@partial(jax.jit, static_argnums=3)
 def _imbalance(system: System, start: Any, times: jax.Array, linear: bool):
+    solution = _solve(system, start, times, linear)
+    if not solution.ok:
+        raise ValueError(
+            f"`horizon` must be short enough for {fluid.MAX_STEPS} steps of the solver, got "
+            f"{times[-1]:g}."
+        )
+    return solution
+
+
+@partial(jax.jit, static_argnums=3)
+def _solve(system: System, start: Any, times: jax.Array, linear: bool):
     return fluid.solve_imbalance(system, times, start, linear=linear, rtol=1e-10, atol=1e-12)
