@@ -52,8 +52,8 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
 def ndim(name: str, value: Any) -> int:
     """Number of dimensions of `value`; `ValueError` if it has none, being ragged."""
     try:
-        return np.ndim(value)
-    except ValueError as error:
+        return jnp.asarray(value).ndim
+    except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be a number, got {value!r}.") from error
 
 

@@ -30,17 +30,17 @@ class Trajectory(eqx.Module):
     result: dfx.RESULTS
 
     @property
-    def queue(self) -> Float[Array, "times servers"]:
+    def queue(self) -> Float[Array, "... times servers"]:
         """Jobs in service, q."""
         return self.jobs[..., -1]
 
     @property
-    def in_transit(self) -> Float[Array, "times servers phases"]:
+    def in_transit(self) -> Float[Array, "... times servers phases"]:
         """Jobs in each delay phase, z."""
         return self.jobs[..., :-1]
 
     @property
-    def ok(self) -> Bool[Array, ""]:
+    def ok(self) -> Bool[Array, "..."]:
         """Whether the solver reached the last time."""
         return self.result == dfx.RESULTS.successful
 
@@ -58,17 +58,17 @@ class ImbalanceTrajectory(eqx.Module):
     result: dfx.RESULTS
 
     @property
-    def queue(self) -> Float[Array, " times"]:
+    def queue(self) -> Float[Array, "... times"]:
         """x: difference of jobs in service."""
         return self.y[..., 0]
 
     @property
-    def in_transit(self) -> Float[Array, "times phases"]:
+    def in_transit(self) -> Float[Array, "... times phases"]:
         """w: difference of jobs in each delay phase."""
         return self.y[..., 1:]
 
     @property
-    def ok(self) -> Bool[Array, ""]:
+    def ok(self) -> Bool[Array, "..."]:
         """Whether the solver reached the last time."""
         return self.result == dfx.RESULTS.successful
 

@@ -49,7 +49,8 @@ def event_rates(
     jobs: Num[Array, "servers compartments"],
 ) -> Float[Array, "servers events"]:
     """Rate of each event, 1/s, given what the dispatcher sends to each server; linear in both."""
-    moves = jnp.broadcast_to(delay.rates(), (len(service_rates), len(delay.routes()[0])))
+    moves = delay.rates().astype(inflow.dtype)
+    moves = jnp.broadcast_to(moves, (len(service_rates), len(moves)))
     per_unit = jnp.concatenate([moves, service_rates[:, None]], axis=1)
     supply = jnp.concatenate([inflow[:, None], jobs.astype(inflow.dtype)], axis=1)
     if not _is_chain(delay):

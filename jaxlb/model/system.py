@@ -75,13 +75,16 @@ class System(eqx.Module):
     @property
     def common_service_rate(self) -> Float[Array, ""]:
         """mu of all servers alike, 1/s; `ValueError` where they differ, NaN if traced."""
+        self.require_servers_alike()
         if self.service_rate.ndim == 0:
             return self.service_rate
-        _checks.require(
-            "service_rate", self.service_rate, _all_equal, "the same for every server", "1/s"
-        )
         first = self.service_rate[0]
         return jnp.where(jnp.all(self.service_rate == first), first, jnp.nan)
+
+    def require_servers_alike(self) -> None:
+        """Raise `ValueError` where servers are known to differ in service rate."""
+        rates = self.service_rates
+        _checks.require("service_rate", rates, _all_equal, "the same for every server", "1/s")
 
     @property
     def offered_load(self) -> Float[Array, "..."]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
+from ..model.delays import log1p, log1p_parts
 
 # Above this delta three steps of the logarithmic iteration suffice from a crude guess.
 FAR = 2.5
@@ -121,7 +122,7 @@ def _pull(m, kappa, stages, passed, turned):
     """V f = V^(1 - L), from (17) as -p V / kappa; without feedback from V = c."""
     s, finite = _inverse(stages)
     off = kappa <= 0
-    power = jnp.where(s == 0, m, (1 - finite) * _log1p(-jnp.minimum(s * m, 0.5)))
+    power = jnp.where(s == 0, m, (1 - finite) * log1p(-jnp.minimum(s * m, 0.5)))
     mild = jnp.exp(jnp.where(s * m > 0.5, (1 - finite) * jnp.log(jnp.abs(1 - s * m)), power))
     return jnp.where(
         off, jnp.where(stages == 1, 1.0, mild), -passed * turned / jnp.where(off, 1.0, kappa)
@@ -147,20 +148,12 @@ def _inverse(stages):
     return jnp.where(many, 0.0, 1 / finite), finite
 
 
-def _log1p(x):
-    """log(1 + x); `jnp.log1p` in double precision loses up to 127 ulp near -0.4."""
-    small = jnp.abs(x) <= 0.25
-    q = jnp.where(small, x, 0.0)
-    return jnp.where(small, 2 * jnp.arctanh(q / (2 + q)), jnp.log(jnp.where(small, 1.0, 1 + x)))
-
-
 def _scaled_log1p(s, x, y):
     """log(1 + s (x + i y)) / s as a pair, x + i y where s is zero."""
     zero = s == 0
     t = jnp.where(zero, 1.0, s)
-    real = _log1p(s * (2 * x + s * (x * x + y * y))) / (2 * t)
-    imag = jnp.arctan2(s * y, 1 + s * x) / t
-    return jnp.where(zero, x, real), jnp.where(zero, y, imag)
+    real, imag = log1p_parts(s * x, s * y)
+    return jnp.where(zero, x, real / t), jnp.where(zero, y, imag / t)
 
 
 def _scaled_expm1(s, x, y):
@@ -207,7 +200,7 @@ def _near(s, delta):
     y = jnp.where(delta < 0, 0.0, odd)
     for _ in range(2):
         lx, ly = _scaled_log1p(s, x, y)
-        gx, gy = _log1p(x * (x - 2) + y * y) / 2, -jnp.arctan2(y, 1 - x)
+        gx, gy = log1p(x * (x - 2) + y * y) / 2, -jnp.arctan2(y, 1 - x)
         ix, iy = _divide(1.0, 0.0, 1 + s * x, s * y)
         jx, jy = _divide(1.0, 0.0, 1 - x, -y)
         # 1/(1 + s eta) - 1/(1 - eta) without cancellation at eta = 0.
@@ -228,7 +221,7 @@ def _below(s, delta):
     t = jnp.where(zero, 1.0, s)
 
     def gap(e):
-        return jnp.where(zero, 1 - e, _log1p(s * (1 - e)) / t)
+        return jnp.where(zero, 1 - e, log1p(s * (1 - e)) / t)
 
     e = jnp.exp(delta - gap(0.0))
     e = jnp.exp(delta - gap(e))
@@ -274,7 +267,7 @@ def _solve(m, kappa, stages) -> _Solved:
     c = jnp.where(one, jnp.abs(1 - m), jnp.where(many, 1.0, (L - m) / L))
     # log kappa*, where q = 1 - c / (1 + s) must not be formed by cancellation.
     q = jnp.where(one, 1 - c / 2, (1 + m) / (L + 1))
-    star = jnp.where(many, -(1 + m), (L + 1) * _log1p(-jnp.where((c > 0) & ~many, q, 0.5)))
+    star = jnp.where(many, -(1 + m), (L + 1) * log1p(-jnp.where((c > 0) & ~many, q, 0.5)))
     off = kappa <= 0
     log_kappa = jnp.log(jnp.where(off, jnp.finfo(m.dtype).tiny, kappa))
     delta = jnp.where(c > 0, log_kappa - star, FAR + 1)

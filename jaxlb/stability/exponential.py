@@ -1,5 +1,6 @@
 """Exponential delay, L = 1: everything in closed form (section 4.3 of the paper)."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +18,10 @@ def exponential_roots(system: System) -> Complex[Array, " 2"]:
 
     **Raises:** `ValueError` unless the delay is `Erlang` with one stage and the rule `Logit`.
     """
-    middle, half_gap, _ = _middle_half_gap_and_rate(system)
+    middle, squared, _ = _middle_squared_and_rate(system)
+    double = squared == 0
+    # The root's slope is infinite at zero; there the derivative is set to zero.
+    half_gap = jnp.where(double, 0.0, jnp.sqrt(jnp.where(double, 1.0, squared) + 0j))
     return middle + half_gap * jnp.array([1, -1])
 
 
@@ -36,17 +40,30 @@ def exponential_imbalance(
     """
     times = _checks.times("times", times)
     x, w = _checks.finite("queue", queue, "jobs"), _checks.finite("in_transit", in_transit, "jobs")
-    middle, half_gap, rate = _middle_half_gap_and_rate(system)
-    # With exp((m + d) t) taken out nothing overflows; at the double root sinh(d t) / d is t.
-    double = half_gap == 0
-    gap = jnp.where(double, 1.0, half_gap)
-    cosine = (1 + jnp.exp(-2 * half_gap * times)) / 2
-    sine = jnp.where(double, times, -jnp.expm1(-2 * gap * times) / (2 * gap))
+    middle, squared, rate = _middle_squared_and_rate(system)
     push = rate * w + (rate - system.common_service_rate) * x / 2
-    return (jnp.exp((middle + half_gap) * times) * (x * cosine + push * sine)).real
+    # cosh(d t) and sinh(d t) / d are smooth in d^2, which a square root is not: near the double
+    # root by their series, elsewhere with exp((m + d) t) taken out so that nothing overflows.
+    v = squared * times**2
+    near = jnp.abs(v) < 0.1
+    u = jnp.where(near, v, 0.0)
+    series = x * _polynomial(u, 0) + push * times * _polynomial(u, 1)
+    d = jnp.sqrt(jnp.where(near, 1.0, jnp.abs(squared)))
+    grown = jnp.exp(d * times * jnp.where(squared > 0, -2, 0))
+    real = (x * (1 + grown) + push * (1 - grown) / d) / 2
+    turning = x * jnp.cos(d * times) + push * jnp.sin(d * times) / d
+    exponent = middle * times + jnp.where(near | (squared < 0), 0.0, d * times)
+    return jnp.exp(exponent) * jnp.where(near, series, jnp.where(squared > 0, real, turning))
 
 
-def _middle_half_gap_and_rate(system: System):
+def _polynomial(v: Float[Array, "..."], odd: int) -> Float[Array, "..."]:
+    """cosh(sqrt(v)), or sinh(sqrt(v)) / sqrt(v) if `odd`, for abs(v) <= 0.1: to 1e-18."""
+    powers = jnp.stack([v**n / math.factorial(2 * n + odd) for n in range(7)])
+    return powers.sum(axis=0)
+
+
+def _middle_squared_and_rate(system: System):
+    """Roots are `middle` +- the square root of `squared`; and gamma."""
     delay = system.delay
     if not (isinstance(delay, Erlang) and delay.stages == 1):
         raise ValueError(f"`delay` must be Erlang(mean, 1), got {delay!r}.")
@@ -54,8 +71,4 @@ def _middle_half_gap_and_rate(system: System):
         raise ValueError(f"`routing` must be Logit, got {type(system.routing).__name__}.")
     service, stage = system.common_service_rate, delay.stage_rate
     gain = -imbalance.feedback(system)[0]
-    squared = ((service - stage) ** 2 - 4 * stage * gain) / 4
-    zero = squared == 0
-    # The root's slope is infinite at zero; there the derivative is set to zero.
-    root = jnp.sqrt(jnp.where(zero, 1.0, squared) + 0j)
-    return -(service + stage) / 2, jnp.where(zero, 0.0, root), stage
+    return -(service + stage) / 2, ((service - stage) ** 2 - 4 * stage * gain) / 4, stage

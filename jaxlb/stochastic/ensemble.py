@@ -34,12 +34,12 @@ class Ensemble(eqx.Module):
     valid: Bool[Array, " replicas"]
 
     @property
-    def queue(self) -> Int[Array, "replicas times servers"]:
+    def queue(self) -> Int[Array, "... times servers"]:
         """Jobs in service, Q."""
         return self.jobs[..., -1]
 
     @property
-    def in_transit(self) -> Int[Array, "replicas times servers phases"]:
+    def in_transit(self) -> Int[Array, "... times servers phases"]:
         """Jobs in each delay phase, Z."""
         return self.jobs[..., :-1]
 
