@@ -80,19 +80,24 @@ def main() -> None:
         # The library names the argument, the demand and the value.
         click.echo(f"jaxlb: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        click.echo(f"jaxlb: cannot write {error.filename!s:.200}: {error.strerror}", err=True)
+        sys.exit(2)
     except click.Abort:
         click.echo("jaxlb: interrupted; what was finished is kept.", err=True)
         sys.exit(130)
 
 
 def _require_writable(folder: Path) -> None:
+    if folder == Path():
+        raise click.UsageError("`--out` must be the name of a folder, got ''.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise click.UsageError(
-            f"`--out` must be a folder that can be written, got {folder} ({error.strerror})."
+            f"`--out` must be a folder that can be written, got {str(folder)!r} ({error.strerror})."
         ) from error
 
 

@@ -114,3 +114,17 @@ def test_a_terminal_gets_a_bar_that_ends_full(run, monkeypatch, tmp_path):
     code, _, err = run("paper", "--only", "fig7", "--out", tmp_path)
     assert code == 0
     assert "2/2" in err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(run, tmp_path):
+    (tmp_path / "fig7.png").mkdir()
+    code, _, err = run("paper", "--only", "fig7", "--out", tmp_path)
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"jaxlb: cannot write {tmp_path / 'fig7.png'}")
+
+
+@pytest.mark.usefixtures("no_computing")
+def test_an_empty_folder_name_is_refused(run):
+    code, _, err = run("paper", "--out", "")
+    assert code == 2
+    assert err == "jaxlb: `--out` must be the name of a folder, got ''.\n"

@@ -100,7 +100,8 @@ def solve(
       pass `diffrax.ForwardMode()`.
     - `max_steps`: static; a member that needs more ends with a result code.
 
-    **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`.
+    **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`; a member that
+    failed, or whose traced times are out of order, holds infinities and has no meaningful gradient.
 
     **Raises:** `ValueError` on a bad argument. Warns on `BacksolveAdjoint`, whose backward solve of
     the delay chain is unstable: its gradients are wrong by orders of magnitude at 50 stages.
@@ -143,6 +144,7 @@ def solve_imbalance(
     `jaxlb.model.imbalance.drift`).
     """
     times = _checks.times("times", times)
+    system.require_servers_alike()
     modes = system.phase_delay("the difference system").num_phases + 1
     scalar = _checks.ndim("initial", initial) == 0
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
@@ -182,6 +184,10 @@ def _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, ma
 def _diffeqsolve(
     right_side: Callable, system, times, start, solver, controller, adjoint, max_steps
 ):
+    # Diffrax would raise on these, for the whole batch; traced times have not been looked at.
+    steps = jnp.diff(times, prepend=0)
+    orderly = jnp.all(jnp.isfinite(times) & (steps >= 0)) & jnp.all(steps[1:] > 0)
+    times = jnp.where(orderly, times, jnp.arange(len(times)).astype(times.dtype))
     solution = dfx.diffeqsolve(
         dfx.ODETerm(lambda _, y, args: right_side(args, y)),
         solver,
@@ -196,4 +202,5 @@ def _diffeqsolve(
         max_steps=max_steps,
         throw=False,
     )
-    return jnp.asarray(solution.ys), solution.result
+    result = dfx.RESULTS.where(orderly, solution.result, dfx.RESULTS.internal_error)
+    return jnp.where(orderly, jnp.asarray(solution.ys), jnp.inf), result

@@ -52,8 +52,8 @@ def feedback(system: System) -> Float[Array, " modes"]:
     """Gradient at balance of the routed inflow's difference with respect to y, 1/s.
 
     (-lambda theta, 0, ..., 0) for `Logit`; for any other rule by differentiating it at the
-    symmetric equilibrium. **Raises:** `ValueError` unless there are two or more servers of one
-    service rate.
+    symmetric equilibrium, NaN if the rule does not share alike there. **Raises:** `ValueError`
+    unless there are two or more servers of one service rate.
     """
     if system.num_servers < 2:
         raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
@@ -71,7 +71,10 @@ def feedback(system: System) -> Float[Array, " modes"]:
         share = dynamics.shares(system, balance.at[0].add(half).at[1].add(-half))
         return share[0] - share[1]
 
-    return system.num_servers * system.arrival_rate * jax.grad(difference_of_shares)(origin)
+    gain = system.num_servers * system.arrival_rate * jax.grad(difference_of_shares)(origin)
+    # Only a rule that treats servers alike has its balance here.
+    share = dynamics.shares(system, balance) * system.num_servers
+    return jnp.where(jnp.all(jnp.abs(share - 1) < 1e-3), gain, jnp.nan)
 
 
 def linearised_drift(system: System, y: Float[Array, " modes"]) -> Float[Array, " modes"]:

@@ -184,7 +184,14 @@ def _both_systems(
     nonlinear, linear = (_imbalance(system, start, times, flag).y for flag in (False, True))
     return [
         Curve(label, times, nonlinear[:, 0], nonlinear[:, phase], color),
-        Curve("linear", times, linear[:, 0], linear[:, phase], BLACK, dashed=True),
+        Curve(
+            label.replace("nonlinear", "linear"),
+            times,
+            linear[:, 0],
+            linear[:, phase],
+            BLACK,
+            dashed=True,
+        ),
     ]
 
 

@@ -118,9 +118,8 @@ def _summary(claims: Sequence[Claim]) -> str:
         return "Figures only; the claims were not asked for."
     holding = sum(claim.holds for claim in claims)
     return (
-        f"{holding} of {len(claims)} claims of sections 3 to 5 hold as worded. Each row gives the "
-        "claim in our words, the number computed here, and a truth that does not come from the "
-        "code that computed it."
+        f"{holding} of {len(claims)} claims of sections 3 to 5 hold. Each row gives the claim in "
+        "our words, the number computed here and the truth it is held against."
     )
 
 

@@ -114,7 +114,7 @@ def _counts(
             f"such that the mean number of jobs stays below {MAX_MEAN_JOBS:.0f}",
             "jobs",
         )
-    in_range = (start.sum() <= MAX_MEAN_JOBS) & (offered <= MAX_MEAN_JOBS)
+    in_range = jnp.all(start >= 0) & (start.sum() <= MAX_MEAN_JOBS) & (offered <= MAX_MEAN_JOBS)
     return jnp.where(in_range, start, 0).astype(jnp.int32), in_range
 
 
@@ -135,7 +135,7 @@ def _exact_path(system: System, key: Key[Array, ""], times, scale, start, valid)
 
     def to_next_record(carry, duration):
         key, jobs, valid = carry
-        valid = valid & jnp.isfinite(duration)
+        valid = valid & jnp.isfinite(duration) & (duration >= 0)
         # A path that is not valid has no event: it waits at every record.
         carry = key, exact.init(jobs, jnp.where(valid, duration, 0)), valid
         key, state, valid = jax.lax.while_loop(lambda c: c[1].time_left > 0, one_event, carry)

@@ -11,8 +11,9 @@ from .claim import Claim
 CLAIMS = (
     *fluid_limit.CLAIMS,
     *linear.CLAIMS,
+    *numerics.CLAIMS[:2],
     fluid_limit.one_path_follows_the_fluid_limit,
-    *numerics.CLAIMS,
+    *numerics.CLAIMS[2:],
 )
 
 __all__ = ["CLAIMS", "Claim"]

@@ -94,8 +94,8 @@ def last_lag_is_longer_because_of_the_service_rate() -> Claim:
     first, second = _lags(cases.imbalance(2), 400.0)
     return Claim(
         "5, Fig. 4",
-        "The step into the server takes longer than that between phases, for it is governed by the "
-        "service rate.",
+        "Taken as a rule beyond Figure 4: the step into the server takes longer than that between "
+        "phases, for it is governed by the service rate.",
         f"with Figure 5's parameters, where γ = 0.5 < μ = 1: z₁,₁ → z₁,₂ {first:.3f}, "
         f"z₁,₂ → q₁ {second:.3f}",
         "0.988 and 0.757 (Dormand–Prince 8(5,3) at 10⁻¹³): the slower rate makes the longer lag",
@@ -241,7 +241,7 @@ def imbalance_stays_bounded() -> Claim:
         "5, Fig. 7",
         "The nonlinear feedback is bounded by 2λ, so that the imbalance stays bounded.",
         f"largest |x| μ/λ over θ = 1, 10², 10⁶ and λ = 10, 100 on [0, 200]: {largest:.3f}",
-        "at most 2, since |x| ≤ 2λ/μ after a start inside; relay limit 0.2903 for L = 2",
+        "at most 2, since |x| ≤ 2λ/μ after a start inside",
         largest <= 2,
         {"largest": largest},
     )
