@@ -49,6 +49,12 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
     return jax.lax.convert_element_type(array, dtype)
 
 
+def kind(name: str, value: Any, wanted: type) -> None:
+    """Raise `ValueError` unless `value` is of the wanted type."""
+    if not isinstance(value, wanted):
+        raise ValueError(f"`{name}` must be of type {wanted.__name__}, got {value!r:.200}.")
+
+
 def ndim(name: str, value: Any) -> int:
     """Number of dimensions of `value`; `ValueError` if it has none, being ragged."""
     try:

@@ -1,7 +1,11 @@
 """Where precision, tracing and extreme arguments meet: found by trying to break the package."""
 
+from typing import Any
+
+import diffrax as dfx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from scipy.linalg import expm
@@ -9,6 +13,12 @@ from scipy.linalg import expm
 import jaxlb as lb
 
 SINGLE = jnp.float32
+
+
+def untyped(value: Any) -> Any:
+    return value
+
+
 SYSTEM = lb.System(3.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
 
 
@@ -101,3 +111,45 @@ def test_traced_times_out_of_order_are_flagged_and_spare_the_others():
 def test_a_rule_that_favours_a_server_has_no_abscissa_about_balance():
     biased = lb.System(3.0, 1.0, lb.Erlang(1.0, 2), lambda q: jax.nn.softmax(jnp.arange(2.0) - q))
     assert np.isnan(lb.stability.spectral_abscissa(biased))
+
+
+def test_a_solver_of_fixed_steps_takes_a_controller_and_a_step():
+    exact = lb.fluid.solve(SYSTEM, [1.0], rtol=1e-10, atol=1e-10).queue
+    errors = [
+        np.abs(
+            lb.fluid.solve(
+                SYSTEM,
+                [1.0],
+                solver=dfx.Euler(),
+                controller=dfx.ConstantStepSize(),
+                first_step=step,
+            ).queue
+            - exact
+        ).max()
+        for step in (0.01, 0.005)
+    ]
+    # First order: half the step, half the error, up to a term of second order.
+    np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("system", lambda: lb.fluid.solve(untyped(1.0), [1.0])),
+        ("system", lambda: lb.fluid.solve_imbalance(untyped(None), [1.0], 1.0)),
+        ("system", lambda: lb.stability.spectral_abscissa(untyped(None))),
+        ("system", lambda: lb.stochastic.simulate(untyped("a"), jax.random.key(0), [1.0])),
+        ("solver", lambda: lb.fluid.solve(SYSTEM, [1.0], solver=untyped(dfx.Tsit5))),
+        ("adjoint", lambda: lb.fluid.solve(SYSTEM, [1.0], adjoint=untyped(3))),
+        ("controller", lambda: lb.fluid.solve(SYSTEM, [1.0], controller=untyped(0.1))),
+        ("first_step", lambda: lb.fluid.solve(SYSTEM, [1.0], first_step=-1)),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(name, work):
+    # A user has no type checker at run time.
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(ValueError, match=f"^`{name}` must be"):
+            work()
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

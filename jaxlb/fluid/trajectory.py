@@ -82,6 +82,8 @@ def solve(
     rtol: Any = None,
     atol: Any = None,
     adjoint: dfx.AbstractAdjoint | None = None,
+    controller: dfx.AbstractStepSizeController | None = None,
+    first_step: Any = None,
     max_steps: int = MAX_STEPS,
 ) -> Trajectory:
     """Fluid limit (2)-(4) of one system from time zero, at the given times.
@@ -98,6 +100,9 @@ def solve(
       float32; arrays are welcome, new values do not recompile.
     - `adjoint`: any Diffrax adjoint; `RecursiveCheckpointAdjoint()` by default. For forward mode
       pass `diffrax.ForwardMode()`.
+    - `controller`, `first_step`: any Diffrax step size controller, in place of the tolerances, and
+      its first step, s; a solver without an error estimate, such as `Euler()`, needs
+      `diffrax.ConstantStepSize()` and a step.
     - `max_steps`: static; a member that needs more ends with a result code.
 
     **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`; a member that
@@ -113,10 +118,17 @@ def solve(
     **Cost:** on one core, float64, compiled, for 200 times: 0.3 ms with 1 stage, 0.8 ms with 10,
     3 ms with 50.
     """
+    _checks.kind("system", system, System)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
     jobs, result = _integrate(
-        dynamics.drift, system, times, start, solver, rtol, atol, adjoint, max_steps
+        dynamics.drift,
+        system,
+        times,
+        start,
+        (solver, adjoint, controller),
+        (rtol, atol, first_step),
+        max_steps,
     )
     return Trajectory(times, jobs, result)
 
@@ -131,6 +143,8 @@ def solve_imbalance(
     rtol: Any = None,
     atol: Any = None,
     adjoint: dfx.AbstractAdjoint | None = None,
+    controller: dfx.AbstractStepSizeController | None = None,
+    first_step: Any = None,
     max_steps: int = MAX_STEPS,
 ) -> ImbalanceTrajectory:
     """Difference system (6)-(8), or its linearisation (9)-(11), at the given times.
@@ -143,6 +157,7 @@ def solve_imbalance(
     **Raises:** as `solve`; and `ValueError` where the difference system is not closed (see
     `jaxlb.model.imbalance.drift`).
     """
+    _checks.kind("system", system, System)
     times = _checks.times("times", times)
     system.require_servers_alike()
     modes = system.phase_delay("the difference system").num_phases + 1
@@ -150,11 +165,25 @@ def solve_imbalance(
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
     right_side = imbalance.linearised_drift if linear else imbalance.drift
-    y, result = _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, max_steps)
+    y, result = _integrate(
+        right_side,
+        system,
+        times,
+        start,
+        (solver, adjoint, controller),
+        (rtol, atol, first_step),
+        max_steps,
+    )
     return ImbalanceTrajectory(times, y, result)
 
 
-def _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, max_steps):
+def _integrate(right_side, system, times, start, parts, steps, max_steps):
+    solver, adjoint, controller = parts
+    rtol, atol, first_step = steps
+    solver = dfx.Tsit5() if solver is None else solver
+    adjoint = dfx.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+    _checks.kind("solver", solver, dfx.AbstractSolver)
+    _checks.kind("adjoint", adjoint, dfx.AbstractAdjoint)
     if isinstance(adjoint, dfx.BacksolveAdjoint):
         warnings.warn(
             "BacksolveAdjoint solves the delay chain backwards in time, where it is unstable: "
@@ -168,21 +197,26 @@ def _integrate(right_side, system, times, start, solver, rtol, atol, adjoint, ma
     usual = 1e-8 if jnp.finfo(dtype).eps < 1e-8 else 1e-6
     rtol = _checks.positive("rtol", usual if rtol is None else rtol).astype(dtype)
     atol = _checks.positive("atol", usual if atol is None else atol).astype(dtype)
+    controller = dfx.PIDController(rtol=rtol, atol=atol) if controller is None else controller
+    _checks.kind("controller", controller, dfx.AbstractStepSizeController)
+    if first_step is not None:
+        first_step = _checks.positive("first_step", first_step, "s").astype(dtype)
     return _diffeqsolve(
         right_side,
         system,
         times.astype(dtype),
         start.astype(dtype),
-        dfx.Tsit5() if solver is None else solver,
-        dfx.PIDController(rtol=rtol, atol=atol),
-        dfx.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
+        solver,
+        controller,
+        first_step,
+        adjoint,
         max_steps,
     )
 
 
 @eqx.filter_jit
 def _diffeqsolve(
-    right_side: Callable, system, times, start, solver, controller, adjoint, max_steps
+    right_side: Callable, system, times, start, solver, controller, first_step, adjoint, max_steps
 ):
     # Diffrax would raise on these, for the whole batch; traced times have not been looked at.
     steps = jnp.diff(times, prepend=0)
@@ -193,7 +227,7 @@ def _diffeqsolve(
         solver,
         t0=jnp.zeros_like(times[0]),
         t1=times[-1],
-        dt0=None,
+        dt0=first_step,
         y0=start,
         args=system,
         saveat=dfx.SaveAt(ts=times),

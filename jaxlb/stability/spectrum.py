@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
+from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
 from ..model.routing import Logit
@@ -75,6 +76,7 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
 
     **Cost:** by `erlang_root` fixed; by eigenvalues O(L^3), on the host.
     """
+    _checks.kind("system", system, System)
     # Before tracing hides the numbers.
     system.require_servers_alike()
     return _rightmost_root(system)

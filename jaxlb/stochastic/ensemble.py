@@ -84,6 +84,7 @@ def simulate(
     """
     if method != "exact":
         raise ValueError(f'`method` must be "exact", got {method!r}.')
+    _checks.kind("system", system, System)
     key = _checks.key("key", key)
     times = _checks.times("times", times)
     scale = _checks.positive("scale", scale)
