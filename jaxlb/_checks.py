@@ -59,7 +59,7 @@ def ndim(name: str, value: Any) -> int:
     """Number of dimensions of `value`; `ValueError` if it has none, being ragged."""
     try:
         return jnp.asarray(value).ndim
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"`{name}` must be a number, got {value!r}.") from error
 
 
