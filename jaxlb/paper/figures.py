@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .. import fluid, stochastic
+from ..fluid.trajectory import MAX_STEPS
 from ..model import System
 from ..plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, Curve, Panel
 from . import cases
@@ -199,7 +200,7 @@ def _imbalance(system: System, start: Any, times: jax.Array, linear: bool):
     solution = _solve(system, start, times, linear)
     if not solution.ok:
         raise ValueError(
-            f"`horizon` must be short enough for {fluid.MAX_STEPS} steps of the solver, got "
+            f"`horizon` must be short enough for {MAX_STEPS} steps of the solver, got "
             f"{times[-1]:g}."
         )
     return solution

@@ -236,7 +236,7 @@ def test_rule_takes_one_or_two_arguments(rule, signature):
 
 
 def test_fit_asks_for_no_more_than_a_million_stages():
-    words = "must be 0 or at least 0.001", "got 0.0009"
+    words = "must be 0 or from 0.001", "got 0.0009"
     assert_rejected(lambda cv: lb.from_mean_cv(1.0, cv), 0.0009, "cv", *words)
 
 
