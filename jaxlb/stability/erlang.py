@@ -50,7 +50,7 @@ def erlang_root(
 
     **Accuracy:** relative, for mu D in 1e-4 to 1e4, lambda theta D in 1e-6 to 1e6 and 1 to 10^6
     stages or infinitely many: 4e-14 in float64, 3e-5 in float32; near a double root the square
-    root of the precision (`experiments/accuracy.py`).
+    root of the precision (`tests/stability/test_erlang.py`).
 
     **Cost:** fixed, whatever the number of stages (`experiments/benchmarks/spectrum.py`).
     """
