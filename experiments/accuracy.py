@@ -6,7 +6,6 @@ Writes:  experiments/results/accuracy.json
 Cost:    about a minute on one core.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import jaxlb as lb
+
+from . import _record
 
 RESULT = Path(__file__).parent / "results" / "accuracy.json"
 
@@ -170,8 +171,8 @@ def run(config: Config) -> dict:
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    tables = run(Config())
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(tables, indent=2) + "\n")
+    config = Config()
+    tables = run(config)
+    _record.save(RESULT, config, tables)
     for name, table in tables.items():
         print(name, {stages: f"{error:.1e}" for stages, error in table.items()})

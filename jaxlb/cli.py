@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import jax
@@ -74,18 +75,20 @@ def main() -> None:
     try:
         commands.main(standalone_mode=False)
     except click.ClickException as error:
-        click.echo(f"jaxlb: {error.format_message()}", err=True)
-        sys.exit(2)
+        _fail(error.format_message())
     except ValueError as error:
         # The library names the argument, the demand and the value.
-        click.echo(f"jaxlb: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
-        click.echo(f"jaxlb: cannot write {error.filename!s:.200}: {error.strerror}", err=True)
-        sys.exit(2)
+        _fail(f"cannot write {error.filename!s:.200}: {error.strerror}")
     except click.Abort:
-        click.echo("jaxlb: interrupted; what was finished is kept.", err=True)
-        sys.exit(130)
+        _fail("interrupted; what was finished is kept.", 130)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    # One line, even if the argument that is shown holds a line break.
+    click.echo(f"jaxlb: {' '.join(message.split())}", err=True)
+    sys.exit(code)
 
 
 def _require_writable(folder: Path) -> None:

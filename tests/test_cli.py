@@ -69,6 +69,14 @@ def test_an_unwritable_folder_is_reported_before_any_computing(run, tmp_path):
         assert str(place) in err
 
 
+@pytest.mark.usefixtures("no_computing")
+def test_an_error_is_one_line_whatever_was_given(run, tmp_path):
+    (tmp_path / "file").write_text("taken")
+    code, _, err = run("paper", "--out", f"{tmp_path}/file/be\nlow")
+    assert code == 2
+    assert err.count("\n") == 1
+
+
 def test_a_horizon_beyond_the_solver_is_one_line_and_no_figure(run, tmp_path):
     code, _, err = run("paper", "--only", "fig5", "--horizon", "1e6", "--out", tmp_path)
     assert code == 2
@@ -106,7 +114,14 @@ def test_paper_shows_progress_and_prints_where_to_look(run, tmp_path):
     assert code == 0
     assert out == f"Done. Open {tmp_path / 'deep' / 'folder' / 'report.html'}\n"
     assert err.splitlines() == ["[1/2] Figure 7", "[2/2] Report"]
-    assert jax.config.jax_enable_x64
+
+
+def test_paper_asks_for_double_precision_before_it_begins(run, monkeypatch, tmp_path):
+    steps = []
+    monkeypatch.setattr(jax.config, "update", lambda *setting: steps.append(setting))
+    monkeypatch.setattr(cli, "reproduce", lambda *_: steps.append("begun"))
+    run("paper", "--out", tmp_path)
+    assert steps == [("jax_enable_x64", True), "begun"]
 
 
 def test_a_terminal_gets_a_bar_that_ends_full(run, monkeypatch, tmp_path):

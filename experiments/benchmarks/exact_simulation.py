@@ -9,10 +9,8 @@ Writes:  experiments/benchmarks/results/exact_simulation.json
 Cost:    about a minute on one core.
 """
 
-import json
-import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -75,18 +73,7 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     config = Config()
     rows = run(config)
-    machine = {
-        "processor": platform.machine(),
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "jaxlb": lb.__version__,
-        "dtype": "float64",
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(
-        json.dumps({"machine": machine, "config": asdict(config), "rows": rows}, indent=2) + "\n"
-    )
+    _record.save(RESULT, config, rows)
     for name, row in rows.items():
         print(
             f"{name:24s} {1e3 * row['seconds_per_path']:9.2f} ms a path, {row['ratio']:6.1f} times"

@@ -8,17 +8,17 @@ Writes:  experiments/benchmarks/results/spectrum.json
 Cost:    about a minute on one core.
 """
 
-import json
-import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
 
 import jaxlb as lb
+
+from .. import _record
 
 RESULT = Path(__file__).parent / "results" / "spectrum.json"
 
@@ -79,16 +79,6 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     config = Config()
     rows = run(config)
-    machine = {
-        "processor": platform.machine(),
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "jaxlb": lb.__version__,
-        "dtype": "float64",
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    result = {"machine": machine, "config": asdict(config), "rows": rows}
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    _record.save(RESULT, config, rows)
     for stages, row in rows.items():
         print(f"L = {stages:3d}", {name: round(value, 1) for name, value in row.items()})

@@ -296,7 +296,8 @@ class PhaseType(AbstractPhaseDelay):
         return jnp.concatenate([self.initial, self.generator[self._moves()], self._exit_rates()])
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.nonzero(~np.eye(self.num_phases, dtype=bool))
+        leave, reach = np.nonzero(~np.eye(self.num_phases, dtype=bool))
+        return leave, reach
 
     def _exit_rates(self) -> Float[Array, " phases"]:
         out = -self.generator.sum(axis=1)

@@ -2,7 +2,8 @@
 
 The dispatcher looks at jobs divided by the system's scale. The paper's rule looks at jobs in
 service only; jobs in transit are the hidden delay. A rule of your own needs no base class: any
-module that maps `queue`, or `queue` and `in_transit`, to shares will do.
+module that maps `queue`, or `queue` and `in_transit`, to shares will do. One whose second argument
+has a default is given `queue` alone, unless that argument is named `in_transit`.
 """
 
 import abc

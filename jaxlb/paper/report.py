@@ -144,7 +144,7 @@ def _footer() -> str:
     )
 
 
-PAGE = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+PAGE = files("jaxlb.paper").joinpath("page.html").read_text(encoding="utf-8")
 TABLE = """<h2>Claims</h2>
 <div class="wide"><table>
 <thead><tr><th>Section</th><th>Claim</th><th>Computed</th><th>Truth</th><th></th></tr></thead>

@@ -25,7 +25,7 @@ class Ensemble(eqx.Module):
     - `jobs`: counts, not divided by the scale, shape (replicas, times, servers, compartments),
       phases then service.
     - `valid`: shape (replicas,); false where the dispatcher's rule gave no probabilities (negative
-      or not finite), or a traced time or scale was out of range: that path stays where it was, the
+      or not finite), or a traced time, scale or start was out of range: that path stays where it was, the
       others are unharmed.
     """
 
@@ -115,7 +115,8 @@ def _counts(
             f"such that the mean number of jobs stays below {MAX_MEAN_JOBS:.0f}",
             "jobs",
         )
-    in_range = jnp.all(start >= 0) & (start.sum() <= MAX_MEAN_JOBS) & (offered <= MAX_MEAN_JOBS)
+    whole = jnp.all((start >= 0) & (start == jnp.round(start)))
+    in_range = whole & (start.sum() <= MAX_MEAN_JOBS) & (offered <= MAX_MEAN_JOBS)
     return jnp.where(in_range, start, 0).astype(jnp.int32), in_range
 
 

@@ -238,3 +238,11 @@ def test_a_rule_may_compute_in_a_wider_type_than_the_rest():
     system = lb.System(one, one, lb.Erlang(one, 2), lambda queue: jax.nn.softmax(-queue * weights))
     times = np.array([1.0], np.float32)
     assert lb.stochastic.simulate(system, jr.key(0), times, np.float32(9)).valid.all()
+
+
+def test_a_traced_start_that_is_no_count_is_flagged():
+    simulate = jax.jit(
+        lambda start: lb.stochastic.simulate(SYSTEM, jr.key(0), [1.0], 1.0, 1, start)
+    )
+    for start, valid in (([0.0, 3.0], True), ([0.5, 3.0], False), ([-1.0, 3.0], False)):
+        assert bool(simulate(jnp.array(start)).valid[0]) is valid

@@ -166,7 +166,7 @@ def exponential_delay_oscillates_beyond_a_gain() -> Claim:
     root = _roots(1)(arrival, service, mean, sensitivity)
     margin = 4 * arrival * sensitivity / mean / (service - 1 / mean) ** 2
     clear = np.abs(margin - 1) > 1e-6
-    agree = ((root.imag != 0) == (margin > 1))[clear]
+    agree = ((np.imag(root) != 0) == (margin > 1))[clear]
     return Claim(
         "4.3 (20)",
         "With L = 1 the roots are a complex pair if and only if 4γλθ > (μ − γ)².",
@@ -310,4 +310,4 @@ def _roots(stages: int):
 
 
 def _abscissas(stages: int):
-    return lambda *parameters: _roots(stages)(*parameters).real
+    return lambda *parameters: np.real(_roots(stages)(*parameters))
