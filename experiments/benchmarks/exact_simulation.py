@@ -19,6 +19,8 @@ import numpy as np
 import jaxlb as lb
 from tests.oracles import simpy_paths
 
+from .. import _record
+
 RESULT = Path(__file__).parent / "results" / "exact_simulation.json"
 
 

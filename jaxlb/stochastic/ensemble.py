@@ -25,8 +25,8 @@ class Ensemble(eqx.Module):
     - `jobs`: counts, not divided by the scale, shape (replicas, times, servers, compartments),
       phases then service.
     - `valid`: shape (replicas,); false where the dispatcher's rule gave no probabilities (negative
-      or not finite), or a traced time, scale or start was out of range: that path stays where it was, the
-      others are unharmed.
+      or not finite), or a traced time, scale or start was out of range: that path stays where it
+      was, the others are unharmed.
     """
 
     times: Float[Array, " times"]

@@ -241,8 +241,9 @@ def test_a_rule_may_compute_in_a_wider_type_than_the_rest():
 
 
 def test_a_traced_start_that_is_no_count_is_flagged():
-    simulate = jax.jit(
-        lambda start: lb.stochastic.simulate(SYSTEM, jr.key(0), [1.0], 1.0, 1, start)
-    )
+    @jax.jit
+    def simulate(start):
+        return lb.stochastic.simulate(SYSTEM, jr.key(0), [1.0], initial=start)
+
     for start, valid in (([0.0, 3.0], True), ([0.5, 3.0], False), ([-1.0, 3.0], False)):
         assert bool(simulate(jnp.array(start)).valid[0]) is valid
