@@ -23,6 +23,7 @@ from .model import (
     NoDelay,
     PhaseType,
     System,
+    TransformDelay,
     WeightedLogit,
     from_mean_cv,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "NoDelay",
     "PhaseType",
     "System",
+    "TransformDelay",
     "WeightedLogit",
     "__version__",
     "fluid",

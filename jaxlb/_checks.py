@@ -18,14 +18,18 @@ from jaxtyping import Array, Float, Key
 # Probabilities and generator rows are written by hand with a few digits (0.333333): six must do.
 SUM_TOLERANCE = 1e-6
 
+# Wanted shape of an array: `None` for a length stands for any length, `ANY` for any shape.
+Shape = tuple[int | None, ...] | None
+ANY: Shape = None
+
 
 def is_concrete(*values: Any) -> bool:
     """Whether every value can be looked at now, outside `jit`, `grad` and `vmap`."""
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
-def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float[Array, "..."]:
-    """`value` as a floating-point array of the given shape; `None` stands for any length.
+def as_float(name: str, value: Any, shape: Shape = ()) -> Float[Array, "..."]:
+    """`value` as a floating-point array of the given shape.
 
     Arrays keep their float dtype; Python numbers and integers take JAX's default.
     Raises `ValueError` on another type or shape.
@@ -38,8 +42,11 @@ def as_float(name: str, value: Any, shape: tuple[int | None, ...] = ()) -> Float
         raise ValueError(f"`{name}` must be a number, got {value!r}.") from error
     if not (jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)):
         raise ValueError(f"`{name}` must be real, got an array of {array.dtype}.")
-    if array.ndim != len(shape) or any(
-        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+    if shape is not None and (
+        array.ndim != len(shape)
+        or any(
+            want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+        )
     ):
         wanted = str(shape).replace("None", "any")
         hint = " (batch with jax.vmap)" if array.ndim > len(shape) else ""
@@ -77,25 +84,36 @@ def require(
         raise ValueError(f"`{name}` must be {demand}, got {shown}{' ' + unit if unit else ''}.")
 
 
-def positive(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+def positive(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     """`value` as a float array, positive and finite."""
     array = as_float(name, value, shape)
     require(name, array, lambda v: np.isfinite(v) & (v > 0), "positive and finite", unit)
     return array
 
 
-def not_negative(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+def not_negative(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     """`value` as a float array, zero or positive, and finite."""
     array = as_float(name, value, shape)
     require(name, array, lambda v: np.isfinite(v) & (v >= 0), "non-negative and finite", unit)
     return array
 
 
-def finite(name: str, value: Any, unit: str = "", shape: tuple[int | None, ...] = ()) -> Any:
+def finite(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     """`value` as a float array without NaN or infinity."""
     array = as_float(name, value, shape)
     require(name, array, np.isfinite, "finite", unit)
     return array
+
+
+def broadcast(values: dict[str, Any]) -> None:
+    """Raise `ValueError` unless the named arrays broadcast together."""
+    shapes = {name: value.shape for name, value in values.items()}
+    try:
+        jnp.broadcast_shapes(*shapes.values())
+    except ValueError as error:
+        names = ", ".join(f"`{name}`" for name in shapes)
+        shown = ", ".join(map(str, shapes.values()))
+        raise ValueError(f"{names} must broadcast together, got shapes {shown}.") from error
 
 
 def integer(name: str, value: Any, least: int) -> int:
@@ -109,6 +127,13 @@ def integer(name: str, value: Any, least: int) -> int:
     if number is None or isinstance(value, bool | np.bool_) or number < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
     return number
+
+
+def stages(name: str, value: Any) -> Float[Array, ""]:
+    """`value` as a number of stages: real, at least 1; infinity stands for a fixed delay."""
+    array = as_float(name, value)
+    require(name, array, lambda v: v >= 1, "at least 1")
+    return array
 
 
 def probabilities(name: str, value: Any) -> Float[Array, " n"]:

@@ -9,9 +9,10 @@ from .delays import (
     MixedErlang,
     NoDelay,
     PhaseType,
-    from_mean_cv,
+    TransformDelay,
 )
 from .equilibrium import equilibrium
+from .fit import from_mean_cv
 from .routing import AbstractLogit, AbstractRouting, Logit, WeightedLogit
 from .system import System
 
@@ -27,6 +28,7 @@ __all__ = [
     "NoDelay",
     "PhaseType",
     "System",
+    "TransformDelay",
     "WeightedLogit",
     "dynamics",
     "equilibrium",

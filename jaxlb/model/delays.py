@@ -9,7 +9,7 @@ source counts one higher, because source 0 is the dispatcher.
 """
 
 import abc
-import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,6 @@ import numpy as np
 from jaxtyping import Array, Complex, Float, Inexact
 
 from .. import _checks
-
-# A fit with more phases than this would be a deterministic delay in all but name.
-MAX_FITTED_STAGES = 1_000_000
-# Beyond this one job in 10^12 carries the mean.
-MAX_FITTED_CV = 1e6
 
 
 class AbstractDelay(eqx.Module):
@@ -156,7 +151,7 @@ class Erlang(AbstractPhaseDelay):
         return jnp.ones_like(self.mean) / self.stages
 
     def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
-        return jnp.exp(-self.stages * _log1p(r / self.stage_rate))
+        return jnp.exp(-self.stages * complex_log1p(r / self.stage_rate))
 
     @property
     def num_phases(self) -> int:
@@ -175,7 +170,7 @@ class Erlang(AbstractPhaseDelay):
 
     def phase_transform(self, r: Inexact[Array, ""]) -> Complex[Array, " phases"]:
         passed = jnp.arange(1, self.stages + 1)
-        return jnp.exp(-passed * _log1p(r / self.stage_rate)) / self.stage_rate
+        return jnp.exp(-passed * complex_log1p(r / self.stage_rate)) / self.stage_rate
 
     def routes(self) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(self.stages + 1), np.arange(self.stages + 1)
@@ -211,7 +206,7 @@ class MixedErlang(AbstractPhaseDelay):
         return (counts * (counts + 1)) @ self.weights / (counts @ self.weights) ** 2 - 1
 
     def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
-        return self.weights @ jnp.exp(-self._counts() * _log1p(r / self.stage_rate))
+        return self.weights @ jnp.exp(-self._counts() * complex_log1p(r / self.stage_rate))
 
     @property
     def num_phases(self) -> int:
@@ -229,7 +224,7 @@ class MixedErlang(AbstractPhaseDelay):
         return jnp.cumsum(self.initial) / self.stage_rate
 
     def phase_transform(self, r: Inexact[Array, ""]) -> Complex[Array, " phases"]:
-        step = jnp.exp(-self._counts() * _log1p(r / self.stage_rate)) / self.stage_rate
+        step = jnp.exp(-self._counts() * complex_log1p(r / self.stage_rate)) / self.stage_rate
         return jnp.convolve(self.initial, step)[: self.num_phases]
 
     def routes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -305,40 +300,52 @@ class PhaseType(AbstractPhaseDelay):
         return jnp.where(out < 0, 0.0, out)
 
 
-def from_mean_cv(mean: Any, cv: float) -> AbstractDelay:
-    """The usual delay with a given mean and coefficient of variation.
+class TransformDelay(AbstractDelay):
+    """A delay known by its Laplace-Stieltjes transform alone.
 
-    A mixture of two Erlangs of one rate below cv = 1 (one Erlang where cv^2 = 1/L), the exponential
-    at 1, a two-phase hyperexponential with balanced means above 1, and `Deterministic` at 0.
+    **Arguments:** `law`: callable, complex r in 1/s to the mean of exp(-r * delay); a function, or
+    an Equinox module whose arrays may be traced, batched and differentiated. It is differentiated
+    in r, at zero too, so it must be analytic there, and a removable singularity needs care. For a
+    delay uniform on 0 to W seconds (the mean of a moving window),
 
-    **Arguments:** `mean`: s, > 0, may be traced. `cv`: standard deviation over mean, 0 or from
-    0.001 to 10^6; it fixes the number of phases, so it must be concrete.
+        def window(r):
+            still = r == 0
+            z = jnp.where(still, 1.0, r * W)
+            return jnp.where(still, 1 - r * W / 2 + (r * W) ** 2 / 6, -jnp.expm1(-z) / z)
 
-    **Raises:** `ValueError` on a bad value.
+    It has no phases, so the Markov process and the fluid ODE do not apply to it; stability does.
 
-    **Source:** Tijms (1994), Stochastic Models: An Algorithmic Approach.
+    **Raises:** `ValueError` unless `law` is callable and, where it can be seen, one at zero.
     """
-    if not _checks.is_concrete(cv):
-        raise ValueError(f"`cv` fixes an array shape, so it must be concrete, got {cv}.")
-    _checks.not_negative("cv", cv)
-    if cv == 0:
-        return Deterministic(mean)
-    if cv > MAX_FITTED_CV or cv**2 * MAX_FITTED_STAGES < 1 - 1e-9:
-        raise ValueError(f"`cv` must be 0 or from 0.001 to {MAX_FITTED_CV:g}, got {cv}.")
-    mean, square = _checks.positive("mean", mean, "s"), float(cv) ** 2
-    if square > 1:
-        lean = math.sqrt((square - 1) / (square + 1))
-        # (1 - lean) / 2, which would cancel.
-        rare = 1 / ((square + 1) * (1 + lean))
-        initial = jnp.array([1 - rare, rare], mean.dtype)
-        return PhaseType(initial, jnp.diag(-2 * initial / mean))
-    # The slack keeps a cv such as 1 / sqrt(3) on the pure Erlang that it names.
-    stages = math.ceil(1 / square - 1e-9)
-    if abs(stages * square - 1) <= 1e-9:
-        return Erlang(mean, stages)
-    fewer = (stages * square - math.sqrt(stages * (1 + square - stages * square))) / (1 + square)
-    weights = [0.0] * (stages - 2) + [fewer, 1 - fewer]
-    return MixedErlang(mean, jnp.array(weights, mean.dtype))
+
+    law: Callable[..., Any]
+
+    def __init__(self, law: Callable[..., Any]):
+        if not callable(law):
+            raise ValueError(f"`law` must map complex r in 1/s to a transform, got {law!r}.")
+        start = jnp.asarray(law(jnp.asarray(0j)))
+        if start.shape != ():
+            raise ValueError(f"`law` must return one number, got shape {start.shape}.")
+        _checks.require("law", start, lambda v: abs(v - 1) <= 1e-6, "1 at r = 0")
+        self.law = law
+
+    @property
+    def mean(self) -> Float[Array, ""]:
+        return -self._cumulant(jnp.asarray(0j))[1].real
+
+    @property
+    def squared_cv(self) -> Float[Array, ""]:
+        _, variance = jax.jvp(
+            lambda r: self._cumulant(r)[1], (jnp.asarray(0j),), (jnp.asarray(1 + 0j),)
+        )
+        return variance.real / self.mean**2
+
+    def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
+        return _complex(jnp.asarray(self.law(r)))
+
+    def _cumulant(self, r: Complex[Array, ""]) -> tuple[Array, Array]:
+        """Logarithm of the transform, and its slope."""
+        return jax.jvp(lambda r: jnp.log(self.transform(r)), (r,), (jnp.ones_like(r),))
 
 
 def _chain(stages: int, dtype: Any) -> Float[Array, "stages stages"]:
@@ -349,11 +356,20 @@ def _complex(value: Any) -> Complex[Array, "..."]:
     return value.astype(jnp.result_type(value.dtype, jnp.complex64))
 
 
+def small_atanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """artanh(x) / x for abs(x) <= 1/7, to rounding; XLA's own takes two logarithms."""
+    square, series = x * x, jnp.zeros_like(x)
+    for n in range(19, 0, -2):
+        series = series * square + 1 / n
+    return series
+
+
 def log1p(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """log(1 + x) for real x > -1; `jnp.log1p` in float64 loses up to 127 ulp near -0.4."""
     small = jnp.abs(x) <= 0.25
     q = jnp.where(small, x, 0.0)
-    return jnp.where(small, 2 * jnp.arctanh(q / (2 + q)), jnp.log(jnp.where(small, 1.0, 1 + x)))
+    q = q / (2 + q)
+    return jnp.where(small, 2 * q * small_atanh(q), jnp.log(jnp.where(small, 1.0, 1 + x)))
 
 
 def log1p_parts(x: Float[Array, "..."], y: Float[Array, "..."]) -> tuple[Array, Array]:
@@ -361,10 +377,12 @@ def log1p_parts(x: Float[Array, "..."], y: Float[Array, "..."]) -> tuple[Array, 
     grown = x * (2 + x) + y * y
     small = jnp.abs(grown) <= 0.25
     q = jnp.where(small, grown, 0.0)
+    q = q / (2 + q)
     size = jnp.where(small, 1.0, (1 + x) ** 2 + y * y)
-    return jnp.where(small, jnp.arctanh(q / (2 + q)), jnp.log(size) / 2), jnp.arctan2(y, 1 + x)
+    return jnp.where(small, q * small_atanh(q), jnp.log(size) / 2), jnp.arctan2(y, 1 + x)
 
 
-def _log1p(z: Inexact[Array, "..."]) -> Complex[Array, "..."]:
+def complex_log1p(z: Inexact[Array, "..."]) -> Complex[Array, "..."]:
+    """log(1 + z), principal branch, both parts without cancellation."""
     z = _complex(jnp.asarray(z))
     return jax.lax.complex(*log1p_parts(z.real, z.imag))

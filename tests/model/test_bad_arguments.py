@@ -255,3 +255,12 @@ def test_traced_values_are_taken_on_trust():
     assert jax.jit(lambda rate: system(arrival_rate=rate).arrival_rate)(-1.0) == -1
     words = "must have shape (), got shape (2,)"
     assert_rejected(jax.jit(lambda mean: lb.Erlang(mean, 2).mean), np.ones(2), "mean", words)
+
+
+def test_law_is_a_transform():
+    build = lb.TransformDelay
+    assert_rejected(build, 3.0, "law", "must map complex r in 1/s to a transform, got 3.0.")
+    assert_rejected(build, lambda r: 2 * jnp.exp(-r), "law", "must be 1 at r = 0, got (2+0j)")
+    assert_rejected(build, lambda r: jnp.exp(-r) / r, "law", "must be 1 at r = 0, got ")
+    words = "must return one number, got shape (2,)."
+    assert_rejected(build, lambda r: r + jnp.ones(2), "law", words)

@@ -260,3 +260,39 @@ def test_weights_of_a_mixture_may_be_traced():
 def test_delay_computes_in_the_precision_that_it_is_given(delay):
     assert delay.mean.dtype == delay.squared_cv.dtype == jnp.float32
     assert delay.transform(jnp.complex64(0.5j)).dtype == jnp.complex64
+
+
+def window(width):
+    """The example of `TransformDelay`: a delay uniform on 0 to `width`."""
+
+    def transform(r):
+        still = r == 0
+        z = jnp.where(still, 1.0, r * width)
+        series = 1 - r * width / 2 + (r * width) ** 2 / 6
+        return jnp.where(still, series, -jnp.expm1(-z) / z)
+
+    return transform
+
+
+def test_moments_of_a_law_come_from_its_transform():
+    """Uniform on 0 to W: mean W / 2, squared cv 1/3, whatever W."""
+    delay = lb.TransformDelay(window(3.0))
+    # A dozen roundings.
+    np.testing.assert_allclose([delay.mean, delay.squared_cv], [1.5, 1 / 3], rtol=2e-15)
+    np.testing.assert_allclose(
+        delay.transform(jnp.array(1 + 2j)), -np.expm1(-3 - 6j) / (3 + 6j), rtol=1e-15
+    )
+    slopes = jax.jit(
+        jax.jacfwd(
+            lambda w: jnp.stack(
+                [lb.TransformDelay(window(w)).mean, lb.TransformDelay(window(w)).squared_cv]
+            )
+        )
+    )(3.0)
+    np.testing.assert_allclose(slopes, [0.5, 0.0], rtol=2e-15, atol=1e-15)
+
+
+def test_law_computes_in_the_precision_of_what_it_holds():
+    delay = lb.TransformDelay(window(np.float32(3)))
+    assert delay.mean.dtype == delay.squared_cv.dtype == jnp.float32
+    assert delay.transform(jnp.complex64(0.5j)).dtype == jnp.complex64

@@ -143,3 +143,85 @@ def test_a_bad_argument_is_named(argument, value, complaint):
     good = {"arrival_rate": 1.0, "service_rate": 1.0, "mean": 1.0, "stages": 2, "sensitivity": 1.0}
     with pytest.raises(ValueError, match=re.escape(complaint)):
         lb.stability.erlang_root(**(good | {argument: value}))
+
+
+def test_arrays_broadcast_and_long_ones_are_done_in_pieces_alike(root):
+    """A grid of 40 000 points, three pieces on a CPU, against the points one by one."""
+    theta, service = np.geomspace(1e-3, 1e3, 200)[:, None], np.geomspace(1e-2, 1e2, 200)
+    grid = jax.jit(lambda theta: lb.stability.erlang_root(2.0, service, 1.0, 8, theta))(theta)
+    assert grid.root.shape == grid.double.shape == (200, 200)
+    one = np.ones(40_000)
+    given = 2 * one, np.tile(service, 200), one, 8 * one, np.repeat(theta.ravel(), 200)
+    # Compiled otherwise, so rounded otherwise.
+    np.testing.assert_allclose(grid.root.ravel(), root(*given), rtol=1e-13)
+
+
+def test_the_gradient_in_a_shared_argument_is_the_sum_over_the_points():
+    theta = np.geomspace(1e-2, 1e2, 20_000)
+
+    def total(mean):
+        return lb.stability.erlang_root(2.0, 1.0, mean, 8, theta).root.real.sum()
+
+    def one(mean, theta):
+        return lb.stability.erlang_root(2.0, 1.0, mean, 8, theta).root.real
+
+    # Next to the double root slopes reach 1e4, and half the digits are lost there.
+    alone = jax.jit(jax.vmap(jax.grad(one), (None, 0)))(0.7, theta).sum()
+    np.testing.assert_allclose(jax.grad(total)(0.7), alone, rtol=1e-7)
+
+
+def of_arrays(*p):
+    return lb.stability.erlang_root(*p).root.real.sum()
+
+
+def of_a_system(arrival_rate, service_rate, mean, stages, sensitivity):
+    system = lb.System(arrival_rate, service_rate, lb.Erlang(mean, 3), lb.Logit(sensitivity))
+    return lb.stability.spectral_abscissa(system) + 0 * stages
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("abscissa", "points"), [(of_arrays, ()), (of_arrays, (100_000,)), (of_a_system, ())]
+)
+def test_on_a_gpu_nothing_leaves_the_device(abscissa, points, dtype):
+    """Value and gradient, cross-lowered for CUDA, hold no custom call and no callback."""
+    shapes = [jax.ShapeDtypeStruct(points, dtype)] * 5
+    work = jax.jit(jax.value_and_grad(abscissa, (0, 1, 2, 3, 4)))
+    program = jax.export.export(work, platforms=["cuda"])(*shapes).mlir_module()
+    assert "stablehlo.log" in program
+    assert "custom_call" not in program
+    assert "callback" not in program
+
+
+def test_arrays_that_do_not_broadcast_are_named():
+    complaint = (
+        "`arrival_rate`, `service_rate`, `mean`, `sensitivity`, `stages` must broadcast together, "
+        "got shapes (), (2,), (), (3,), ()."
+    )
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        lb.stability.erlang_root(1.0, [1.0, 2.0], 1.0, 2, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("argument", range(5))
+@pytest.mark.parametrize("bad", [-1.0, np.nan])
+def test_a_traced_argument_out_of_its_domain_is_flagged_and_spares_the_others(argument, bad):
+    given = [jnp.array([2.0, 2.0, 3.0]) for _ in range(5)]
+    given[argument] = given[argument].at[1].set(bad)
+    result, gradient = value_and_gradient(given)
+    np.testing.assert_array_equal(result.valid, [True, False, True])
+    np.testing.assert_array_equal(np.isnan(result.root), [False, True, False])
+    alone, slope = value_and_gradient([value[::2] for value in given])
+    np.testing.assert_allclose(result.root[::2], alone.root, rtol=1e-14)
+    for have, want in zip(gradient, slope, strict=True):
+        assert have[1] == 0
+        np.testing.assert_allclose(have[::2], want, rtol=1e-12)
+
+
+@jax.jit
+def value_and_gradient(given):
+    def total(given):
+        result = lb.stability.erlang_root(*given)
+        return jnp.where(result.valid, result.root.real, 0.0).sum(), result
+
+    gradient, result = jax.grad(total, has_aux=True)(given)
+    return result, gradient

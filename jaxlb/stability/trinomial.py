@@ -1,0 +1,243 @@
+"""Rightmost root of (z + m) (1 + s z)^(1/s) = -kappa, s = 1/L: fixed cost for every L.
+
+On the upper half plane the rightmost root is the one with arg (z + m) + L arg V = pi, V = 1 + s z.
+Where c = 1 - s m > 0 it is z = (c eta - 1 - m) / (1 + s), eta a function of s and delta alone,
+
+    log(1 + s eta) / s + log(1 - eta) = delta,    delta = log(kappa / kappa*),
+
+real below the double root delta = 0 and complex above it. Both this and (17) itself have the form
+
+    log(1 + s u) / s + log(a - u) = C,
+
+with u = eta, a = 1, C = delta or with u = z, a = -m, C = log kappa; the second serves far above the
+double root, where the first loses digits to a large m, and where c <= 0.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..model.delays import log1p, small_atanh
+
+# Above this delta the root is found from (17) itself.
+FAR = 2.5
+
+
+# Real and imaginary part.
+Pair = tuple[Float[Array, "..."], Float[Array, "..."]]
+
+
+class Solved(NamedTuple):
+    """z, p = z + m, V = 1 + s z and p + V, and whether z is a double root.
+
+    p + V is zero at a double root. p, V and p + V are formed without the cancellation that z would
+    bring near one, but for V in the far regime: eps / abs(V) of it is lost there.
+    """
+
+    root: Pair
+    passed: Pair
+    turned: Pair
+    slope: Pair
+    double: Bool[Array, "..."]
+
+
+def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Array, "..."]):
+    """The rightmost root as `Solved`, element by element; m > 0, kappa >= 0, stages >= 1."""
+    s, L = inverse(stages)
+    many, one = s == 0, stages == 1
+    # With one stage mu and gamma change places freely.
+    c = jnp.where(one, jnp.abs(1 - m), jnp.where(many, 1.0, (L - m) / L))
+    # log kappa*, where q = 1 - c / (1 + s) must not be formed by cancellation.
+    q = jnp.where(one, 1 - c / 2, (1 + m) / (L + 1))
+    star = jnp.where(many, -(1 + m), (L + 1) * log1p(-jnp.where((c > 0) & ~many, q, 0.5)))
+    off = kappa <= 0
+    log_kappa = jnp.log(feedback(kappa))
+    delta = jnp.where(c > 0, log_kappa - star, FAR + 1)
+    # What rounding cannot tell from the double root is taken as one.
+    unsure = 1.5 * jnp.finfo(m.dtype).eps * (1 + jnp.abs(log_kappa))
+    delta = jax.lax.optimization_barrier(jnp.where(jnp.abs(delta) <= unsure, 0.0, delta))
+    far, below = delta > FAR, delta < -1
+    near = _near_guess(s, jnp.clip(delta, -1, FAR))
+    x, y = _polish(
+        s,
+        *together(_choose(far, _far_guess(s, m, jnp.where(far, log_kappa, 1.0)), near)),
+        jnp.where(far, -m, 1.0),
+        jnp.where(far, log_kappa, jnp.clip(delta, -1, FAR)),
+        ~far,
+    )
+    # eta and its complement, real below.
+    left = jnp.where(below, _below(s, jnp.where(below, delta, -1.0)), 1 - x)
+    eta_x, eta_y = jnp.where(below, 1 - left, x), jnp.where(below, 0.0, y)
+    share = c / (1 + s)
+    slow = jnp.where(one, jnp.minimum(m, 1.0), m)
+    root_x = jnp.where(below, -slow - share * left, (c * x - 1 - m) / (1 + s))
+    root_x = jnp.where(far, x, root_x)
+    # Without feedback the modes are those of service and of the stages.
+    root_x = jnp.where(off, -jnp.where(many, m, jnp.minimum(m, L)), root_x)
+    root_y = jnp.where(off, 0.0, jnp.where(far, y, share * eta_y))
+    first = -share * left, share * eta_y
+    second = share * (1 + s * eta_x), share * s * eta_y
+    swapped = one & (m > 1)
+    passed = _choose(far, (root_x + m, root_y), _choose(swapped, second, first))
+    turned = _choose(far, (1 + s * root_x, s * root_y), _choose(swapped, first, second))
+    total = root_x + m + 1 + s * root_x, (1 + s) * root_y
+    slope = _choose(far, total, (c * eta_x, c * eta_y))
+    double = (slope[0] == 0) & (slope[1] == 0)
+    return Solved((root_x, root_y), passed, turned, slope, double)
+
+
+def feedback(kappa: Float[Array, "..."]) -> Float[Array, "..."]:
+    """kappa; for zero a number so small that the root's distance from -m is linear in it."""
+    info = jnp.finfo(kappa.dtype)
+    return jnp.where(kappa <= 0, info.tiny / info.eps, kappa)
+
+
+def inverse(stages: Float[Array, "..."]) -> Pair:
+    """1 / L, zero at infinity, and a finite stand-in for L."""
+    many = jnp.isinf(stages)
+    finite = jnp.where(many, 1.0, stages)
+    return jnp.where(many, 0.0, 1 / finite), finite
+
+
+def angle(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """arg(x + i y) for y >= 0, in [0, pi]; several times cheaper than `arctan2` on a CPU."""
+    flat = jnp.abs(x) >= y
+    below = jnp.where(flat, x, y)
+    ratio = jnp.where(flat, y, -x) / jnp.where(below == 0, 1.0, below)
+    return jnp.arctan(ratio) + jnp.where(flat, jnp.where(x < 0, jnp.pi, 0.0), jnp.pi / 2)
+
+
+def scaled_log1p(s, x, y):
+    """log(1 + s (x + i y)) / s as a pair, x + i y where s is zero, for y >= 0."""
+    t = jnp.where(s == 0, 1.0, s)
+    u, v = s * x, s * y
+    real = _log_length(u * (2 + u) + v * v, (1 + u) ** 2 + v * v) / t
+    imag = angle(1 + u, v) / t
+    return jnp.where(s == 0, x, real), jnp.where(s == 0, y, imag)
+
+
+def _log_length(excess, square):
+    """Half the logarithm of `square` = 1 + `excess`, each exact where the other is not."""
+    small = jnp.abs(excess) <= 0.25
+    q = jnp.where(small, excess, 0.0)
+    q = q / (2 + q)
+    return jnp.where(small, q * small_atanh(q), jnp.log(jnp.where(small, 1.0, square)) / 2)
+
+
+def _choose(condition: Array, first: Pair, second: Pair) -> Pair:
+    return jnp.where(condition, first[0], second[0]), jnp.where(condition, first[1], second[1])
+
+
+def _divide(first: Pair, second: Pair) -> Pair:
+    (a, b), (c, d) = first, second
+    size = 1 / (c * c + d * d)
+    return (a * c + b * d) * size, (b * c - a * d) * size
+
+
+def together(pair: Pair) -> Pair:
+    """Both parts, computed at once: XLA for CPUs has no loop of two results, but complex ones."""
+    both = jax.lax.optimization_barrier(jax.lax.complex(*pair))
+    return both.real, both.imag
+
+
+def multiply(first: Pair, second: Pair) -> Pair:
+    """The product of two complex numbers."""
+    (a, b), (c, d) = first, second
+    return a * c - b * d, a * d + b * c
+
+
+def _near_guess(s, delta):
+    """eta for -1 <= delta <= FAR from its series about the double root."""
+    e = jnp.sqrt(2 * jnp.abs(delta) / (1 + s))
+    a = (s - 1) / 3
+    b = ((s - 11) * s + 1) / 36
+    c = -(s - 1) * ((s + 25) * s + 1) / 270
+    d = ((((s - 22) * s + 267) * s - 22) * s + 1) / 4320
+    f = (s - 1) * ((((s + 14) * s + 267) * s + 14) * s + 1) / 17010
+    real = delta < 0
+    q = jnp.where(real, e * e, -e * e)  # e^2 of the complex e
+    even = q * (a + q * (c + q * f))
+    odd = e * (1 + q * (b + q * d))
+    return jnp.where(real, even + odd, even), jnp.where(real, 0.0, odd)
+
+
+def _far_guess(s, m, log_kappa):
+    """z for delta > FAR or c <= 0, by one Halley step in tau = L log V."""
+    x, y = log_kappa / (1 + s), jnp.pi / (1 + s)
+    ex, ey = _scaled_expm1(s, x, y)
+    px, py = ex + m, ey
+    vx, vy = 1 + s * ex, s * ey
+    size = px * px + py * py
+    fx, fy = x + jnp.log(size) / 2 - log_kappa, y + angle(px, py) - jnp.pi
+    # V / p; the slope is 1 + V / p and the second derivative s V / p - (V / p)^2.
+    rx, ry = (vx * px + vy * py) / size, (vy * px - vx * py) / size
+    bend = multiply((rx, ry), (s - rx, -ry))
+    newton = _divide((fx, fy), (1 + rx, ry))
+    ux, uy = multiply(newton, _divide(bend, (1 + rx, ry)))
+    dx, dy = _divide(newton, (1 - ux / 2, -uy / 2))
+    return _scaled_expm1(s, x - dx, y - dy)
+
+
+def _scaled_expm1(s, x, y):
+    """(exp(s (x + i y)) - 1) / s as a pair, x + i y where s is zero; to 1e-5, for a guess."""
+    t = jnp.where(s == 0, 1.0, s)
+    growth = jnp.expm1(s * x)
+    # s y lies between 0 and pi / 2.
+    h = s * y / 2
+    w = h * h
+    sine = h * (1 - w / 6 * (1 - w / 20 * (1 - w / 42)))
+    cosine = 1 - w / 2 * (1 - w / 12 * (1 - w / 30))
+    real = (growth - (1 + growth) * 2 * sine * sine) / t
+    imag = (1 + growth) * 2 * sine * cosine / t
+    return jnp.where(s == 0, x, real), jnp.where(s == 0, y, imag)
+
+
+def _polish(s, x, y, a, target, near):
+    """Two Halley steps for log(1 + s u) / s + log(a - u) = target from u = x + i y."""
+    for _ in range(2):
+        wx = a - x
+        square = wx * wx + y * y
+        excess = jnp.where(near, x * (x - 2) + y * y, square - 1)
+        lx, ly = scaled_log1p(s, x, y)
+        fx, fy = lx + _log_length(excess, square) - target, ly - angle(wx, y)
+        # The slope of f is n / (v w), without cancellation at eta = 0. All three are divided by the
+        # size of n, lest their products overflow in single precision.
+        nx, ny = (a - 1) - (1 + s) * x, -(1 + s) * y
+        extent = jnp.abs(nx) + jnp.abs(ny)
+        still = extent == 0
+        extent = jnp.where(still, 1.0, extent)
+        t = 1 / extent
+        vx, vy, wx, wy, nx, ny = (1 + s * x) * t, s * y * t, wx * t, -y * t, nx * t, ny * t
+        bx = (s * (wx * wx - wy * wy) + vx * vx - vy * vy) / 2
+        by = s * wx * wy + vx * vy
+        over_x, over_y = multiply((fx, fy), (bx, by))
+        over_x, over_y = over_x + nx * nx - ny * ny, over_y + 2 * nx * ny
+        newton = multiply(multiply((vx, vy), (wx, wy)), multiply((nx, ny), (fx, fy)))
+        dx, dy = _divide(newton, (jnp.where(still, 1.0, over_x), over_y))
+        x, y = together((x - dx * extent, y - dy * extent))
+    return x, y
+
+
+def _below(s, delta):
+    """1 - eta for delta < -1: E (1 - k E)^(1/s) = E0, k = s / (1 + s), by two Halley steps."""
+    k = s / (1 + s)
+    t = jnp.where(s == 0, 1.0, s)
+    start = jnp.exp(delta - jnp.where(s == 0, 1.0, log1p(s) / t))
+    e = start / (1 - start / (1 + s))
+    for _ in range(2):
+        # -log(1 - k E) / s by a series, k E being at most 0.1.
+        ratio = e / (2 - k * e)
+        rise = 2 * ratio / (1 + s) * small_atanh(k * ratio)
+        ahead = start * jnp.exp(rise) / jnp.where(e > 0, e, 1.0) - 1
+        # log(1 + ahead) to third order is enough: the guess is within 2 %, the next within 1e-6.
+        gap = ahead * (1 - ahead * (1 / 2 - ahead * (1 / 3 - ahead / 4)))
+        v = 1 - k * e
+        slope = 1 - e / (1 + s) / v
+        bend = -e / (1 + s) / (v * v)
+        change = gap / slope
+        change = change / (1 + change * bend / (2 * slope))
+        e = e * (1 + change * (1 + change * (1 / 2 + change * (1 / 6 + change / 24))))
+        e = jax.lax.optimization_barrier(e)
+    return e
