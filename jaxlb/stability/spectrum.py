@@ -9,72 +9,53 @@ the feedback (`jaxlb.model.imbalance.feedback`). For the paper's rule g = (-lamb
 this is equation (17). For finite phases the roots are eigenvalues of A_L.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Complex, Float, Inexact
+from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
 from ..model.routing import Logit
 from ..model.system import System
+from . import laws
+from .dense import are_all, dense_root
 from .erlang import erlang_root
-
-# A dense matrix of this size fills 134 MB and takes minutes.
-MAX_DENSE_MODES = 4096
+from .residual import follow, hold
 
 
-def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex[Array, ""]:
-    """Left-hand side of equation (17) at complex `root`, 1/s; zero at an eigenvalue of A_L.
+class CertifiedRoot(NamedTuple):
+    """Rightmost root, 1/s, its imaginary part >= 0, and whether no other is right of it.
 
-    **Accuracy:** the delay's transform is evaluated through its logarithm, so that a million stages
-    cost no digits: within 1e-15 of 40-digit arithmetic, relative to
-    |r| + mu + lambda theta |f| (1 + |r D / (1 + r D / L)|).
-
-    **Cost:** O(1) in the number of stages for `Logit`; O(stages) for `WeightedLogit`.
+    Where that could not be confirmed `complete` is false and `root` NaN.
     """
-    service, delay = root + system.common_service_rate, system.delay
-    if isinstance(system.routing, Logit):
-        gain = system.arrival_rate * system.routing.sensitivity
-        return service + gain * delay.transform(root)
-    gain = imbalance.feedback(system)
-    residual = service - gain[0] * delay.transform(root)
-    if isinstance(delay, AbstractPhaseDelay) and delay.num_phases:
-        residual = residual - service * (gain[1:] @ delay.phase_transform(root))
-    return residual
 
-
-def eigenvalues(system: System) -> Complex[Array, " modes"]:
-    """All eigenvalues of A_L, dense, 1/s, in no order.
-
-    **Accuracy:** LAPACK's; see `rightmost_root` for the first of them. The cluster near -gamma
-    that a small gain leaves is far less accurate.
-
-    **Cost:** O(L^3), and on the host even where JAX computes on a GPU.
-    """
-    if system.num_phases >= MAX_DENSE_MODES:
-        raise ValueError(
-            f"`delay` must have fewer than {MAX_DENSE_MODES} phases for dense eigenvalues, "
-            f"got {system.num_phases}."
-        )
-    return jnp.linalg.eigvals(imbalance.matrix(system))
+    root: Complex[Array, ""]
+    complete: Bool[Array, ""]
 
 
 def rightmost_root(system: System) -> Complex[Array, ""]:
     """Root of `characteristic_residual` with the largest real part; of a pair the upper one; 1/s.
 
-    With `Logit` and an `Erlang` or `Deterministic` delay it is `erlang_root`, at a fixed cost; else
-    an eigenvalue of A_L. Differentiable, once and more, by the implicit function theorem. Where two
-    roots meet the derivative does not exist: see `erlang_root`; from eigenvalues it is zero there.
+    With `Logit` and an `Erlang` or `Deterministic` delay it is `erlang_root`, at a fixed cost; for
+    other delays with phases an eigenvalue of A_L; for a law with a transform alone the root of
+    `certified_root`. Differentiable, once and more. Where two roots meet the derivative does not
+    exist: see `erlang_root`; of the other ways it is zero there, as it is for a mode of the stages
+    that feedback has not split.
 
-    **Raises:** `ValueError` for a `Deterministic` delay with another rule.
+    **Accuracy:** by `erlang_root` as stated there. By eigenvalues, over gains of 1e-6 to 1e6, rates
+    and mean delays of 1e-3 to 1e3, relative to 40 digits, in float64: 2e-15 with weights on, or
+    mixtures of, 12 stages, 1.2e-14 with 4 phases of any shape (100 systems each); with weights on
+    30 stages over gains of 1e-3 to 1e3 2e-15. In float32, with weights on 8 stages, 8e-7 where
+    `certified_root` is complete, 94 in 100; where it is not there may be no digit left. By
+    transform 6e-15 in float64 and 6e-7 in float32, over gains of 1e-6 to 1e6, rates of 0.01 to 100
+    and mean delays of 1e-4 to 1e4. Near a double root always the square root of the precision.
 
-    **Accuracy:** by `erlang_root` as stated there. By eigenvalues, over random rates in 0.1 to 10
-    and sensitivities in 1e-3 to 1e3, relative, in float64: 1e-13 up to 20 stages, 1e-11 at 100;
-    near a double root the square root of the precision.
-
-    **Cost:** by `erlang_root` fixed; by eigenvalues O(L^3), on the host.
+    **Cost:** by `erlang_root` fixed; by eigenvalues O(L^3), on the host; by transform fixed, 50 000
+    evaluations of it and of its slope.
     """
     _checks.kind("system", system, System)
     # Before tracing hides the numbers.
@@ -96,29 +77,68 @@ def _rightmost_root(system: System) -> Complex[Array, ""]:
             stages,
             routing.sensitivity,
         ).root
-    return _dense_root(system)
+    if isinstance(delay, AbstractPhaseDelay):
+        return dense_root(system)[0]
+    return _law_root(system).root
 
 
-@eqx.filter_custom_jvp
-def _dense_root(system: System) -> Complex[Array, ""]:
-    roots = eigenvalues(system)
-    root = roots[jnp.argmax(roots.real)]
-    return jax.lax.complex(root.real, jnp.abs(root.imag))
+def certified_root(system: System) -> CertifiedRoot:
+    """`rightmost_root` with a check that none is right of it.
+
+    A delay with phases has its eigenvalues computed all at once, which is more reliable than any
+    search; they are compared with the characteristic residual on a line just right of the first.
+    For a law with a transform alone, `Deterministic` too, roots right of a line are counted by the
+    argument principle: see `jaxlb.stability.laws`. It is not found left of the abscissa of
+    convergence, where a formula may go on but the transform does not; nor among thousands of turns
+    on the line, such as those of a window of 10 s at a gain of 10^6.
+
+    **Accuracy:** of 1000 random systems each, in the ranges of `rightmost_root`, all are complete
+    for a constant delay and for 3, 8 and 50 Erlang stages by transform; none is wrong. A root
+    may have others up to 6e-7 of 1 / mean, or of itself, to its right. A pole of weight 1e-10 still
+    stops the search.
+    """
+    _checks.kind("system", system, System)
+    system.require_servers_alike()
+    return _certified_root(system)
 
 
-@_dense_root.def_jvp
-def _dense_root_jvp(primals, tangents):
-    (system,), (tangent,) = primals, tangents
-    root = _dense_root(system)
-    _, slope = jax.jvp(
-        lambda r: characteristic_residual(system, r), (root,), (jnp.ones_like(root),)
+@eqx.filter_jit
+def _certified_root(system: System) -> CertifiedRoot:
+    if not isinstance(system.delay, AbstractPhaseDelay):
+        return _law_root(system)
+    root, values = dense_root(system)
+    complete = are_all(hold(system), jax.lax.stop_gradient(root), values)
+    return CertifiedRoot(jnp.where(complete, root, jnp.nan), complete)
+
+
+def _law_root(system: System) -> CertifiedRoot:
+    law = _law(system)
+    # What a law given as a function holds inside is held constant too; else a derivative of the
+    # root would drag that of the whole search along.
+    point = jnp.zeros_like(law.gain, jnp.result_type(law.gain, jnp.complex64))
+    transform, inner = jax.closure_convert(law.transform, point)
+    inner = jax.lax.stop_gradient(inner)
+    held = laws.Law(
+        lambda r: transform(r, *inner),
+        jax.lax.stop_gradient(law.service_rate),
+        jax.lax.stop_gradient(law.gain),
     )
-    # A double root is found to the square root of the precision, and so is its slope, zero.
-    simple = jnp.isfinite(slope) & (jnp.abs(slope) > 100 * jnp.finfo(slope.dtype).eps ** 0.5)
-    # Masked before the derivative, not after: zero times infinity is NaN in the transpose.
-    at = jnp.where(simple, root, 1.0)
-    _, change = eqx.filter_jvp(lambda s: characteristic_residual(s, at), (system,), (tangent,))
-    return root, jnp.where(simple, -change / jnp.where(simple, slope, 1.0), 0.0)
+    found, complete = laws.search(held)
+    # A finite place for the derivative where none was found.
+    found = jax.lax.stop_gradient(jnp.where(complete, found, 1.0))
+    root, _ = follow(law.residual, found)
+    return CertifiedRoot(jnp.where(complete, root, jnp.nan), jax.lax.stop_gradient(complete))
+
+
+def _law(system: System) -> laws.Law:
+    dtype = jnp.result_type(*system.numbers)
+
+    def transform(r):
+        # A law of the user's may compute in another precision.
+        return system.delay.transform(r).astype(r.dtype)
+
+    gain = -imbalance.feedback(system)[0]
+    return laws.Law(transform, system.common_service_rate.astype(dtype), gain.astype(dtype))
 
 
 def spectral_abscissa(system: System) -> Float[Array, ""]:
@@ -128,3 +148,11 @@ def spectral_abscissa(system: System) -> Float[Array, ""]:
     Differentiable; see `rightmost_root` for accuracy, cost and errors.
     """
     return rightmost_root(system).real
+
+
+def oscillation_frequency(system: System) -> Float[Array, ""]:
+    """Frequency at which the slowest imbalance turns, rad/s; zero where it does not.
+
+    Imaginary part of `rightmost_root`, differentiable like it.
+    """
+    return rightmost_root(system).imag
