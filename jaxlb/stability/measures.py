@@ -1,0 +1,30 @@
+"""Measures of how an imbalance dies out, from the rightmost root."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..model.system import System
+from .spectrum import rightmost_root
+
+
+def decay_time(system: System) -> Float[Array, ""]:
+    """Time in which a small imbalance falls to 1 / e in the long run, s; infinite if it does not.
+
+    Minus one over the spectral abscissa where that is negative. Differentiable, with derivative
+    zero where it is infinite; errors, accuracy and cost as `rightmost_root`.
+    """
+    abscissa = rightmost_root(system).real
+    stable = abscissa < 0
+    return jnp.where(stable, -1 / jnp.where(stable, abscissa, -1.0), jnp.inf)
+
+
+def damping_ratio(system: System) -> Float[Array, ""]:
+    """-Re r / |r| of the rightmost root r, from -1 to 1.
+
+    One without oscillation, zero on the Hopf boundary, negative beyond it. At r = 0 it is given as
+    zero. Differentiable; errors, accuracy and cost as `rightmost_root`.
+    """
+    root = rightmost_root(system)
+    rest = (root.real == 0) & (root.imag == 0)
+    real, imag = jnp.where(rest, 1.0, root.real), jnp.where(rest, 0.0, root.imag)
+    return jnp.where(rest, 0.0, -real / jnp.hypot(real, imag))
