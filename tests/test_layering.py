@@ -14,6 +14,7 @@ PACKAGE = Path(lb.__file__).parent
 LAYERS = [
     {"_checks"},
     {"model.delays"},
+    {"model.fit"},
     {"model.routing"},
     {"model.system"},
     {"model.dynamics"},

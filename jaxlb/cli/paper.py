@@ -1,4 +1,4 @@
-"""The command line: `jaxlb paper`."""
+"""`jaxlb paper`."""
 
 import math
 import sys
@@ -6,24 +6,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import jax
 
-from .paper import IMBALANCE_HORIZON, PARTS, num_steps, reproduce
+from ..paper import IMBALANCE_HORIZON, PARTS, num_steps, reproduce
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jaxlb")
-@click.pass_context
-def commands(context: click.Context) -> None:
-    """Load balancing in parallel infinite-server queues with action delay."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-@commands.command()
+@click.command("paper")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -47,7 +37,7 @@ def commands(context: click.Context) -> None:
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Random seed of the sample paths."
 )
-def paper(out: Path, only: tuple[str, ...], horizon: float, seed: int) -> None:
+def command(out: Path, only: tuple[str, ...], horizon: float, seed: int) -> None:
     """Reproduce the paper: Figures 2 to 7 and a report on its claims.
 
     Writes each figure as PNG, PDF and CSV, the claims as claims.json, and all of it together as
@@ -68,27 +58,6 @@ def paper(out: Path, only: tuple[str, ...], horizon: float, seed: int) -> None:
     with _progress(num_steps(parts)) as progress:
         path = reproduce(out, parts, horizon, seed, progress)
     click.echo(f"Done. Open {path}")
-
-
-def main() -> None:
-    """Entry point: an error is one line and exit code 2, an interruption exit code 130."""
-    try:
-        commands.main(standalone_mode=False)
-    except click.ClickException as error:
-        _fail(error.format_message())
-    except ValueError as error:
-        # The library names the argument, the demand and the value.
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"cannot write {error.filename!s:.200}: {error.strerror}")
-    except click.Abort:
-        _fail("interrupted; what was finished is kept.", 130)
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    # One line, even if the argument that is shown holds a line break.
-    click.echo(f"jaxlb: {' '.join(message.split())}", err=True)
-    sys.exit(code)
 
 
 def _require_writable(folder: Path) -> None:

@@ -1,7 +1,4 @@
-"""Pictures: one look for every figure, colour-blind-safe, drawn without a display.
-
-A picture is a `Panel` of `Curve`s, plain data that can also be written as a table.
-"""
+"""Curves in panels: plain data that can also be written as a table, and how it is drawn."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,34 +7,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito (2008): distinct under the common colour-vision deficiencies, and in print.
-BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222"
-
-STYLE: Any = {
-    "axes.grid": True,
-    "axes.labelsize": 9,
-    "axes.linewidth": 0.7,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9,
-    "figure.dpi": 120,
-    "font.size": 8.5,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "legend.handlelength": 1.8,
-    "lines.linewidth": 1.5,
-    "pdf.fonttype": 42,
-    "savefig.bbox": "tight",
-    "savefig.dpi": 250,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-}
-# Inches: a figure of one panel is wide and low, like a strip chart.
-PANEL_HEIGHT = 2.9
-PANEL_WIDTHS = {1: 5.2, 2: 3.5}
+from .style import BLACK, BLUE, PANEL_HEIGHT, PANEL_WIDTHS, STYLE, new_axes
 
 
 class Curve(NamedTuple):
@@ -69,7 +39,7 @@ def draw(panel: Panel, ax: Axes | None = None, legend: bool = True) -> Axes:
     """Draw one panel on the given axes, or on new ones."""
     with matplotlib.rc_context(STYLE):
         if ax is None:
-            ax = Figure(figsize=(PANEL_WIDTHS[1], PANEL_HEIGHT), layout="constrained").add_subplot()
+            ax = new_axes()
         for curve in panel.curves:
             ax.plot(
                 curve.x,

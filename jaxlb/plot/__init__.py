@@ -1,0 +1,31 @@
+"""Pictures: one function each, returning the matplotlib Axes; no display and no global state.
+
+Those of stability take a `System`. A picture of curves is a `Panel` of `Curve`s, plain data that
+can also be written as a table.
+"""
+
+from .abscissa import abscissa_against_sensitivity, effect_of_stages
+from .chart import stability_chart
+from .locus import root_locus
+from .overview import stability_overview
+from .panel import Curve, Panel, draw, side_by_side
+from .style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, save
+
+__all__ = [
+    "BLACK",
+    "BLUE",
+    "GREEN",
+    "ORANGE",
+    "PURPLE",
+    "STYLE",
+    "Curve",
+    "Panel",
+    "abscissa_against_sensitivity",
+    "draw",
+    "effect_of_stages",
+    "root_locus",
+    "save",
+    "side_by_side",
+    "stability_chart",
+    "stability_overview",
+]
