@@ -11,17 +11,22 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_code_blocks_run_one_after_another_and_print_what_they_say():
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     assert len(blocks[0].strip().splitlines()) == 6
     ran = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True
     )
-    first, second = ran.stdout.split("\n", 1)
+    first, *middle, last = ran.stdout.strip().split("\n")
     # q_1(20) of Figure 3 and its abscissa, to the digits printed.
     assert "16.27188" in first
     assert "0.304157806659" in first
-    values = [float(word) for word in second.replace("[", "").replace("]", "").split()]
+    values = [float(word) for word in " ".join(middle).replace("[", "").replace("]", "").split()]
     assert [value < -1e-12 for value in values] == [True] * 5 + [False] * 5
+    best, abscissa, double = last.split()
+    # ((L - m) / (L + 1))^(L + 1) / (lambda D) = 1 / 27 / 15, and -L (mu + 1 / D) / (L + 1).
+    assert abs(float(best) - 1 / 405) < 1e-8
+    assert abs(float(abscissa) + 4 / 3) < 1e-6
+    assert double == "True"
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -30,6 +35,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "grep -m 1 -- '-m pytest' README.md" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
-def test_the_picture_is_there():
-    (picture,) = re.findall(r'<img src="([^"]+)"', README)
-    assert (ROOT / picture).is_file()
+def test_the_pictures_are_there():
+    pictures = re.findall(r'<img src="([^"]+)"', README)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).is_file() for picture in pictures)
