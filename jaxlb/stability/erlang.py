@@ -30,8 +30,8 @@ class ErlangRoot(NamedTuple):
     as zero; that of the real part is the one-sided one towards a larger gain. The imaginary part's
     derivative is zero where the root is real.
 
-    `valid`: traced arguments were in their domain; elsewhere `root` is NaN and its derivatives are
-    zero.
+    `valid`: arguments were in their domain and no product of them overflows; elsewhere `root` is
+    NaN and its derivatives are zero.
     """
 
     root: Complex[Array, "..."]
@@ -50,7 +50,7 @@ def erlang_root(
     does not recompile.
 
     **Returns:** an `ErlangRoot`, differentiable in every argument by the implicit function theorem,
-    also twice.
+    also twice, but for the second derivative in theta and L together at theta = 0.
 
     **Raises:** `ValueError` on a bad argument.
 
@@ -124,6 +124,9 @@ def _elements(arrival_rate, service_rate, mean, stages, sensitivity):
     valid = (stages >= 1) & (sensitivity >= 0) & (sensitivity < jnp.inf)
     for rate in rates:
         valid = valid & (rate > 0) & (rate < jnp.inf)
+    # A product that overflows has no root.
+    for product in (arrival_rate * sensitivity * mean, service_rate * mean):
+        valid = valid & (product < jnp.inf)
     # Masked before the root, not after: zero times NaN is NaN in the transpose.
     arrival_rate, service_rate, mean, stages, sensitivity = (
         jnp.where(valid, value, 1.0) for value in (*rates, stages, sensitivity)
@@ -188,9 +191,13 @@ def _slopes(arguments, out, wanted):
     z = real * mean, imag * mean
     # V^(1 - L), by (17).
     pull = _scale(multiply(passed, turned), -1 / feedback(kappa))
+    # Without feedback (17) has no derivative of it, but the power has: V = 1 + s z moves with z.
+    alone = jax.lax.stop_gradient(jnp.abs(pull[0])), jax.lax.stop_gradient(turned[0])
+    moved_z = z[0] - jax.lax.stop_gradient(z[0])
+    alone = alone[0] * (1 + (s - 1) * moved_z / jnp.where(alone[1] == 0, 1.0, alone[1]))
     # Change of V (r + mu + g V^-L), V = 1 + r D / L, with the root held.
     change = (
-        lambda: (jnp.where(kappa <= 0, jnp.abs(pull[0]), pull[0]), pull[1]),
+        lambda: (jnp.where(kappa <= 0, alone, pull[0]), jnp.where(kappa <= 0, 0.0, pull[1])),
         lambda: turned,
         lambda: _scale(multiply(passed, z), 1 / (mean * mean)),
         lambda: _scale(multiply(passed, _bend(s, z, turned, stuck)), -s * s / mean),
@@ -236,7 +243,10 @@ def _bend(s, z, turned, stuck):
         series = multiply(series, near)
         series = series[0] - (-1) ** n / ((n + 1) * (n + 2)), series[1]
     series = multiply(series, multiply((x, y), (x, y)))
-    apart = multiply(v, scaled_log1p(s, x, y))
+    # V log V is zero with V.
+    gone = (1 + w[0]) ** 2 + w[1] ** 2 == 0
+    tau = scaled_log1p(s, jnp.where(gone, 0.0, x), jnp.where(gone, 0.0, y))
+    apart = multiply(v, tau)
     t = jnp.where(close, 1.0, s)
     return (
         jnp.where(close, series[0], (x - apart[0]) / t),

@@ -14,8 +14,8 @@ def decay_time(system: System) -> Float[Array, ""]:
     zero where it is infinite; errors, accuracy and cost as `rightmost_root`.
     """
     abscissa = rightmost_root(system).real
-    stable = abscissa < 0
-    return jnp.where(stable, -1 / jnp.where(stable, abscissa, -1.0), jnp.inf)
+    grows = abscissa >= 0
+    return jnp.where(grows, jnp.inf, -1 / jnp.where(grows, -1.0, abscissa))
 
 
 def damping_ratio(system: System) -> Float[Array, ""]:

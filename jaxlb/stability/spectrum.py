@@ -108,7 +108,7 @@ def _certified_root(system: System) -> CertifiedRoot:
         return _law_root(system)
     root, values = dense_root(system)
     complete = are_all(hold(system), jax.lax.stop_gradient(root), values)
-    return CertifiedRoot(jnp.where(complete, root, jnp.nan), complete)
+    return CertifiedRoot(jnp.where(complete, root, complex(jnp.nan, jnp.nan)), complete)
 
 
 def _law_root(system: System) -> CertifiedRoot:
@@ -127,7 +127,9 @@ def _law_root(system: System) -> CertifiedRoot:
     # A finite place for the derivative where none was found.
     found = jax.lax.stop_gradient(jnp.where(complete, found, 1.0))
     root, _ = follow(law.residual, found)
-    return CertifiedRoot(jnp.where(complete, root, jnp.nan), jax.lax.stop_gradient(complete))
+    return CertifiedRoot(
+        jnp.where(complete, root, complex(jnp.nan, jnp.nan)), jax.lax.stop_gradient(complete)
+    )
 
 
 def _law(system: System) -> laws.Law:

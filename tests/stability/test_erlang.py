@@ -225,3 +225,26 @@ def value_and_gradient(given):
 
     gradient, result = jax.grad(total, has_aux=True)(given)
     return result, gradient
+
+
+def test_without_feedback_the_second_derivative_is_that_of_the_linearised_root():
+    """Lagrange's series about r = -mu: the second derivative in the gain is (V^-2L)'."""
+    abscissa = jax.jit(
+        jax.grad(jax.grad(lambda t: lb.stability.erlang_root(15.0, 1.0, 1.0, 2.0, t).root.real))
+    )
+    # V = 1 + z / 2 at z = -1: -2 V^-5.
+    np.testing.assert_allclose(abscissa(0.0), 15**2 * -64.0, rtol=1e-12)
+
+
+def test_products_that_overflow_are_flagged():
+    for dtype, huge in ((np.float64, 1e300), (np.float32, 1e20)):
+        found = lb.stability.erlang_root(*(dtype(v) for v in (huge, 1, 1, 2, huge)))
+        assert not found.valid
+        assert np.isnan(found.root)
+        assert not found.double
+
+
+@pytest.mark.parametrize("service_rate", [1.0, 2.0, 3.0])
+def test_one_stage_without_feedback_has_a_finite_slope_in_the_stages(service_rate):
+    slope = jax.grad(lambda L: lb.stability.erlang_root(15.0, service_rate, 1.0, L, 0.0).root.real)
+    assert np.isfinite(slope(1.0))
