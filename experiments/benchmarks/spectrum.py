@@ -1,7 +1,7 @@
 """How fast is the rightmost root, against LAPACK on a batch of dense matrices, in one run?
 
 Random systems with mu D in 0.01 to 100 and lambda theta D in 0.001 to 1000; process CPU time for a
-point, compilation apart, the least of several repetitions taken in turns. The peer is
+point, compilation apart, the lower quartile of several repetitions taken in turns. The peer is
 `numpy.linalg.eigvals` on a batch of matrices A_L. Also a grid of 10^7 points in one call: its rate
 and its memory; and what the compiled program does for a point: operations, bytes, loops.
 
@@ -53,15 +53,14 @@ def parameters(points: int, stages: float) -> list[jax.Array]:
 
 def nanoseconds(work: dict[str, tuple[Callable[[], object], int]], repetitions: int) -> dict:
     """Process CPU time for a point of each work, which is a function and its number of points."""
-    least = dict.fromkeys(work, np.inf)
-    for repetition in range(repetitions + 1):
+    spent = {name: [] for name in work}
+    for _ in range(repetitions + 1):
         for name, (function, points) in work.items():
             begin = time.process_time()
             jax.block_until_ready(function())
-            spent = time.process_time() - begin
-            # The first compiles.
-            least[name] = min(least[name], spent / points) if repetition else np.inf
-    return {name: 1e9 * seconds for name, seconds in least.items()}
+            spent[name].append((time.process_time() - begin) / points)
+    # The first compiles.
+    return {name: 1e9 * np.quantile(seconds[1:], 0.25) for name, seconds in spent.items()}
 
 
 def matrices(service: np.ndarray, gain: np.ndarray, stages: int) -> np.ndarray:
@@ -101,9 +100,7 @@ def one_large_grid(config: Config) -> dict:
         "small_batch_ns": (lambda: value(*small), config.points),
         "grid_ns": (lambda: in_one(*large), config.grid),
     }
-    row = nanoseconds(work, 4)
-    # Few repetitions meet a quiet machine only by chance; many short ones do.
-    row |= nanoseconds({"small_batch_ns": work["small_batch_ns"]}, 100)
+    row = nanoseconds(work, 8)
     row["rate_to_small_batch"] = row["small_batch_ns"] / row["grid_ns"]
     memory: Any = in_one.memory_analysis()
     row["extra_GiB"] = memory.temp_size_in_bytes / 2**30
