@@ -11,3 +11,10 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs():
+    """Compiled programs of a module are dropped after it: of all modules they fill gigabytes."""
+    yield
+    jax.clear_caches()
