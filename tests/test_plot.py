@@ -287,6 +287,10 @@ def test_no_picture_is_left_in_the_state_of_pyplot():
             "`sensitivities` must be positive and finite, got [0. 1.] per job.",
         ),
         (
+            lambda: plot.root_locus(SYSTEM, [1.0]),
+            "`sensitivities` must be two or more, got [1.] per job.",
+        ),
+        (
             lambda: plot.effect_of_stages(SYSTEM, (0.5, 2)),
             "`stages` must be at least 1, got [0.5 2. ].",
         ),

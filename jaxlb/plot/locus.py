@@ -43,7 +43,7 @@ def root_locus(system: System, sensitivities: Any = None, ax: Axes | None = None
     Drawn are the nine rightmost roots with an `Erlang` delay of up to 256 stages and any of up to
     64 phases; six with more stages or a `Deterministic` delay; else the rightmost pair alone.
 
-    **Arguments:** `sensitivities`: per job, > 0, shape (points,); by default about the system's
+    **Arguments:** `sensitivities`: per job, > 0, two or more; by default about the system's
     own, the best and the critical one.
 
     **Raises:** `ValueError` on a bad argument and for a rule that is not a logit rule.
@@ -57,6 +57,7 @@ def root_locus(system: System, sensitivities: Any = None, ax: Axes | None = None
     else:
         given = _checks.positive("sensitivities", sensitivities, "per job", (None,))
         thetas = np.unique(np.asarray(given, float))
+        _checks.require("sensitivities", thetas, lambda v: v.size > 1, "two or more", "per job")
     # Its own with the rest, which spares a compilation.
     *roots, now = _roots(system, np.append(thetas, theta or thetas[0]))
     start = np.array([-own["service_rate"]]) + 0j
@@ -77,7 +78,7 @@ def root_locus(system: System, sensitivities: Any = None, ax: Axes | None = None
         _draw_roots(ax, thetas, roots)
         for label, marker, colour, places in marks:
             _draw_mark(ax, label, marker, colour, places)
-        _frame(ax, own, best, roots, now)
+        _frame(ax, [-own["service_rate"], best.root, hopf.root], roots, now)
         ax.set(xlabel="real part (1/s)", ylabel="imaginary part (rad/s)")
         ax.set_title("Roots: " + at.described(system, "sensitivity"))
         legend_below(ax)
@@ -116,14 +117,19 @@ def _draw_mark(ax: Axes, label: str, marker: str, colour: str, places: Any) -> N
     )
 
 
-def _frame(ax: Axes, own: dict[str, float], best: at.Place, roots: Any, now: Any):
+def _frame(ax: Axes, marked: Any, roots: Any, now: Any) -> None:
     """Show where the rightmost pair goes, and what of the others is near it."""
     first = np.nanmax(roots.real, axis=1)
     right = max(np.nanmax(now.real), np.nanmax(first), 0.0)
-    left = 1.8 * min(best.root.real, -own["service_rate"], np.nanmin(first), np.nanmax(now.real))
+    left = 1.8 * min(*np.real(marked), np.nanmin(first), np.nanmax(now.real))
     right = max(right, -0.15 * left)
-    kept: Any = np.append(roots[roots.real >= left], now[now.real >= left])
-    top = max(1.08 * np.nanmax(np.abs(kept.imag)), -0.05 * left)
+    near: Any = now[now.real >= left]
+    kept: Any = np.append(roots[roots.real >= left], near)
+    heights = np.imag(marked)
+    highest = np.max(np.abs(np.append(heights[np.isfinite(heights)], near.imag)))
+    # All of what is marked, and of the rest not more than keeps that readable.
+    top = min(1.08 * np.nanmax(np.abs(kept.imag)), max(5 * (right - left), 1.3 * highest))
+    top = max(top, -0.05 * left)
     ax.set(xlim=(left, right + 0.06 * (right - left)), ylim=(-top, top))
     ax.locator_params(axis="x", nbins=6)
     ax.axvspan(0, ax.get_xlim()[1], color=GREY, zorder=0, linewidth=0)

@@ -4,11 +4,13 @@ import math
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model.delays import Deterministic, Erlang
+from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
 from ..model.routing import Logit
 from ..model.system import System
 from .boundary import (
@@ -27,6 +29,8 @@ from .spectrum import rightmost_root
 # Where balance is never lost, sensitivities are looked at up to this gain, in units of the faster
 # of service and delay: the abscissa is then close to where it tends to.
 LARGEST_GAIN = 1e4
+# For laws without phases: finer grids, their points, and e-folds that the first reaches down.
+ZOOMS, POINTS, LOWEST = 10, 25, 20.0
 
 
 class Summary(NamedTuple):
@@ -64,9 +68,10 @@ def summary(system: System) -> Summary:
     - `best_sensitivity`: the fastest decay there is, over sensitivities.
     - `margins`: see there.
 
-    The best sensitivity of a law without a closed form is found by `jaxlb.stability.search` below
-    the critical one, or, if there is none, below `largest_sensitivity`. For such a law this cannot
-    be traced.
+    The best sensitivity of a law without a closed form is found by `jaxlb.stability.search`, or, of
+    one without phases, by a search on the abscissa alone: below the critical one or, if there is
+    none, below 10^4 times the faster of service and mean delay, as a gain. For such a law this
+    cannot be traced.
 
     **Raises:** `ValueError` unless the rule is `Logit` and two servers or more are alike.
 
@@ -104,6 +109,8 @@ def fastest(system: System) -> Optimum:
     critical, largest = float(critical_sensitivity(system)), float(largest_sensitivity(system))
     stable = math.isfinite(critical)
     start, upper = (critical / 10, critical) if stable else (largest / LARGEST_GAIN, largest)
+    if not isinstance(system.delay, AbstractPhaseDelay):
+        return _by_grids(_OfSensitivity(system), upper)
     found = search(_OfSensitivity(system), start, lower=0, upper=upper)
     return Optimum(found.parameters, jnp.asarray(found.abscissa, found.parameters.dtype))
 
@@ -122,6 +129,32 @@ class _OfSensitivity(eqx.Module):
 
     def __call__(self, sensitivity: Float[Array, ""]) -> System:
         return eqx.tree_at(lambda s: s.routing.sensitivity, self.system, sensitivity)
+
+
+def _by_grids(make_system: _OfSensitivity, upper: float) -> Optimum:
+    """The least abscissa between zero and `upper`, by ever finer grids; its roots may have no end.
+
+    It has one minimum there, at zero or with the two real roots that meet: falling before, rising
+    after.
+    """
+    dtype = make_system.system.arrival_rate.dtype
+    # Zero is kept, a candidate of its own.
+    best = Optimum(*_least(make_system, jnp.zeros(1, dtype))[1:])
+    grid = np.linspace(math.log(upper) - LOWEST, math.log(upper), POINTS)
+    for _ in range(ZOOMS):
+        at, theta, abscissa = _least(make_system, jnp.exp(jnp.asarray(grid, dtype)))
+        if abscissa < best.abscissa:
+            best = Optimum(theta, abscissa)
+        grid = np.linspace(grid[max(int(at) - 1, 0)], grid[min(int(at) + 1, POINTS - 1)], POINTS)
+    return best
+
+
+@eqx.filter_jit
+def _least(make_system: _OfSensitivity, thetas: Float[Array, " points"]):
+    """Place, sensitivity and abscissa of the least; NaN, where no root is certain, is not it."""
+    abscissas = jax.lax.map(lambda theta: rightmost_root(make_system(theta)).real, thetas)
+    at = jnp.argmin(jnp.where(jnp.isnan(abscissas), jnp.inf, abscissas))
+    return at, thetas[at], abscissas[at]
 
 
 def _period(frequency: Float[Array, ""]) -> Float[Array, ""]:

@@ -10,7 +10,7 @@ import pytest
 
 import jaxlb as lb
 from jaxlb.stability import summary
-from jaxlb.stability.summary import fastest
+from jaxlb.stability.summary import _by_grids, _OfSensitivity, fastest
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -108,6 +108,14 @@ def test_a_law_without_a_closed_form_gets_its_best_sensitivity_by_search():
     found = fastest(lb.System(15.0, 1.0, delay, lb.Logit(1.0)))
     # The double root's square root of the precision.
     np.testing.assert_allclose(found, (1 / 27 / 15, -4 / 3), rtol=1e-6)
+
+
+def test_the_best_sensitivity_by_abscissas_alone():
+    """What a law without phases takes, of systems with a formula: at a double root, and at zero."""
+    for mean, upper, truth in ((1.0, 0.6, (1 / 27 / 15, -4 / 3)), (4.0, 0.6, (0, -0.5))):
+        found = _by_grids(_OfSensitivity(system(mean, 2)), upper)
+        # The last grid is 2e-11 wide; at the double root the square root of that.
+        np.testing.assert_allclose(found, truth, rtol=1e-5)
 
 
 def test_single_precision_stays_single():
