@@ -4,6 +4,7 @@ import json
 import platform
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,23 @@ import jaxlb as lb
 ROOT = Path(__file__).parent.parent
 
 
-def save(path: Path, config: Any, results: dict) -> None:
-    """Write the results of a run with `config`, a dataclass, to `path`."""
+def main(run: Callable[[Any], dict], config: Any, path: Path) -> dict:
+    """`run(config)` in double precision: its results kept at `path`, shown, and returned."""
+    jax.config.update("jax_enable_x64", True)
+    results = run(config)
+    _save(path, config, results)
+    for name, row in results.items():
+        print(name, _rounded(row))
+    return results
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _save(path: Path, config: Any, results: dict) -> None:
     content = {"made_with": _made_with(), "config": asdict(config), "results": results}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

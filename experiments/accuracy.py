@@ -170,9 +170,4 @@ def run(config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
-    config = Config()
-    tables = run(config)
-    _record.save(RESULT, config, tables)
-    for name, table in tables.items():
-        print(name, {stages: f"{error:.1e}" for stages, error in table.items()})
+    _record.main(run, Config(), RESULT)

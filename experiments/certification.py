@@ -248,12 +248,7 @@ def complaints(config: Config, rows: dict) -> list[str]:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
     config = Config()
-    rows = run(config)
-    _record.save(RESULT, config, rows)
-    for name, row in rows.items():
-        print(name, {key: float(f"{value:.2g}") for key, value in row.items()})
-    failed = complaints(config, rows)
+    failed = complaints(config, _record.main(run, config, RESULT))
     print("\n".join(failed) or "Every bound is met.")
     sys.exit(bool(failed))

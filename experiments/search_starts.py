@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -83,11 +82,7 @@ def run(config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
     config = Config()
-    rows = run(config)
-    _record.save(RESULT, config, rows)
-    for name, row in rows.items():
-        print(name, {key: float(f"{value:.2g}") for key, value in row.items()})
+    rows = _record.main(run, config, RESULT)
     worst = max(max(row["sensitivity_error"], row["abscissa_error"]) for row in rows.values())
     sys.exit(bool(worst > config.bound))

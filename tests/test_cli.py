@@ -11,9 +11,12 @@ import pytest
 from jaxlb import cli
 from jaxlb.cli import paper, stability
 
+# `jaxlb stability` sets this for its process: the fixture sets it back.
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture
-def run(monkeypatch, capsys, quick_compilation):  # noqa: ARG001
+def run(monkeypatch, capsys):
     """Run `jaxlb ARGUMENTS`; return exit code, stdout and stderr."""
 
     def run(*arguments):

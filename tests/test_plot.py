@@ -21,7 +21,7 @@ STILL = lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(0.0))
 
 
 @pytest.fixture(scope="module")
-def overview(quick_compilation):  # noqa: ARG001
+def overview():
     return plot.stability_overview(SYSTEM)
 
 

@@ -72,11 +72,4 @@ def run(config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
-    config = Config()
-    rows = run(config)
-    _record.save(RESULT, config, rows)
-    for name, row in rows.items():
-        print(
-            f"{name:24s} {1e3 * row['seconds_per_path']:9.2f} ms a path, {row['ratio']:6.1f} times"
-        )
+    _record.main(run, Config(), RESULT)

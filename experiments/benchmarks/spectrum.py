@@ -131,10 +131,4 @@ def run(config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
-    config = Config()
-    tables = run(config)
-    _record.save(RESULT, config, tables)
-    for name, row in (tables["against_lapack"] | tables).items():
-        if name != "against_lapack":
-            print(name, {key: float(f"{value:.4g}") for key, value in row.items()})
+    _record.main(run, Config(), RESULT)

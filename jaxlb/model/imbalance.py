@@ -55,9 +55,7 @@ def feedback(system: System) -> Float[Array, " modes"]:
     symmetric equilibrium, NaN if the rule does not share alike there. **Raises:** `ValueError`
     unless there are two or more servers of one service rate.
     """
-    if system.num_servers < 2:
-        raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
-    system.require_servers_alike()
+    system.require_two_alike()
     origin = jnp.zeros(system.num_phases + 1, system.arrival_rate.dtype)
     routing = system.routing
     if isinstance(routing, AbstractLogit):

@@ -86,6 +86,12 @@ class System(eqx.Module):
         rates = self.service_rates
         _checks.require("service_rate", rates, _all_equal, "the same for every server", "1/s")
 
+    def require_two_alike(self) -> None:
+        """Raise `ValueError` unless there are two servers or more, not known to differ."""
+        if self.num_servers < 2:
+            raise ValueError(f"`num_servers` must be at least 2 here, got {self.num_servers}.")
+        self.require_servers_alike()
+
     @property
     def offered_load(self) -> Float[Array, "..."]:
         """lambda / mu, erlang: mean jobs in service per server at balance, per unit of scale."""

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 
 from .. import _checks, stability
 from ..model import Logit, System
+from ..stability.erlang import is_erlang
 from . import points as at
 from .style import (
     BLACK,
@@ -62,7 +63,7 @@ def stability_chart(
         at.require_variable(system, name, value)
     if x == y:
         raise ValueError(f"`y` must be another parameter than `x`, got {y!r}.")
-    count = FINE if at.has_formula(system) else COARSE
+    count = FINE if is_erlang(system) else COARSE
     count = count if points is None else _checks.integer("points", points, 2)
     xs = np.geomspace(*_range("x_range", x_range, x, system, own), count)
     ys = np.geomspace(*_range("y_range", y_range, y, system, own), count)

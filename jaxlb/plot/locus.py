@@ -13,6 +13,7 @@ from matplotlib.colors import LogNorm
 
 from .. import _checks, stability
 from ..model import System
+from ..stability.erlang import is_erlang
 from . import points as at
 from .style import (
     BLACK,
@@ -139,7 +140,7 @@ def _frame(ax: Axes, marked: Any, roots: Any, now: Any) -> None:
 
 def _roots(system: System, thetas: np.ndarray) -> Any:
     """Roots at each sensitivity, shape (points, roots), the rightmost first; NaN for none."""
-    if at.has_formula(system):
+    if is_erlang(system):
         own = {**at.parameters(system), "sensitivity": thetas}
         if own["stages"] > MOST_STAGES:
             return np.concatenate([_pair(own), *_further(own)], axis=1)

@@ -17,12 +17,12 @@ from ..model import (
     AbstractLogit,
     Deterministic,
     Erlang,
-    Logit,
     MixedErlang,
     PhaseType,
     System,
 )
 from ..model.delays import AbstractPhaseDelay
+from ..stability.erlang import is_erlang
 from ..stability.summary import fastest
 from .style import shown
 
@@ -78,18 +78,13 @@ def described(system: System, *but: str) -> str:
     return ", ".join(held)
 
 
-def has_formula(system: System) -> bool:
-    """Whether the array-level functions apply."""
-    return isinstance(system.routing, Logit) and isinstance(system.delay, Erlang | Deterministic)
-
-
 def require_variable(system: System, name: str, value: str) -> None:
     """Raise `ValueError` unless `value` is a parameter that can take any value in this system."""
     if value not in PARAMETERS:
         raise ValueError(f"`{name}` must be one of {', '.join(PARAMETERS)}, got {value!r}.")
     delay = system.delay
     fixed = not isinstance(delay, Erlang | Deterministic | MixedErlang | PhaseType)
-    if (value == "mean" and fixed) or (value == "stages" and not has_formula(system)):
+    if (value == "mean" and fixed) or (value == "stages" and not is_erlang(system)):
         raise ValueError(
             f"`{name}` must be a parameter that varies freely with {type(delay).__name__} and "
             f"{type(system.routing).__name__}, got {value!r}."
@@ -98,7 +93,7 @@ def require_variable(system: System, name: str, value: str) -> None:
 
 def rightmost(system: System, values: dict[str, Any]) -> Any:
     """Rightmost roots, 1/s, at values of the parameters that broadcast together."""
-    if has_formula(system):
+    if is_erlang(system):
         given = {**parameters(system), **values}
         return np.asarray(stability.erlang_root(**given).root)
     return of_each(_rightmost_root, system, values)
@@ -106,7 +101,7 @@ def rightmost(system: System, values: dict[str, Any]) -> Any:
 
 def critical_gain(system: System, values: dict[str, Any]) -> np.ndarray:
     """Gain lambda theta on the stability boundary, 1/s, in the same way."""
-    if has_formula(system):
+    if is_erlang(system):
         given = {**parameters(system), **values}
         names = "service_rate", "mean", "stages"
         arrays = np.broadcast_arrays(*(given[name] for name in names))
@@ -178,7 +173,7 @@ class Place(NamedTuple):
 def fastest_decay(system: System) -> Place:
     """Where the abscissa is least."""
     best = fastest(system)
-    if has_formula(system):
+    if is_erlang(system):
         # Exact, where the root at the rounded sensitivity has half the digits.
         return Place(float(best.value), complex(float(best.abscissa)))
     return Place(float(best.value), complex(rightmost(system, {"sensitivity": best.value})))
@@ -200,7 +195,7 @@ def sensitivities(seen: Iterable[float], count: int, doubles: Iterable[float]) -
 
 def resolution(system: System) -> int:
     """How many sensitivities a picture of the system can afford."""
-    if has_formula(system):
+    if is_erlang(system):
         return FINE
     return MIDDLE if is_small(system) else COARSE
 

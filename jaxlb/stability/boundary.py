@@ -5,10 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..model.delays import Deterministic, Erlang, NoDelay
+from ..model.delays import Erlang, NoDelay
 from ..model.routing import AbstractLogit, Logit
 from ..model.system import System
 from . import nyquist
+from .erlang import is_erlang, stages_of
 from .erlang_boundary import (
     DelayWindow,
     HopfPoint,
@@ -66,7 +67,7 @@ def critical_delay(system: System) -> DelayWindow:
     if isinstance(system.delay, NoDelay):
         never = jnp.full((), jnp.inf, system.arrival_rate.dtype)
         return DelayWindow(never, never, jnp.ones((), bool))
-    if _is_erlang(system):
+    if is_erlang(system):
         gain = system.arrival_rate * system.routing.sensitivity  # pyright: ignore
         return _erlang_delay_window(gain, system.common_service_rate, stages_of(system))
     return nyquist.delay_window(system)
@@ -87,7 +88,7 @@ def critical_gain_for_every_delay(system: System) -> Float[Array, ""]:
     _require_logit(system)
     if isinstance(system.delay, NoDelay):
         return jnp.full((), jnp.inf, system.arrival_rate.dtype)
-    if _is_erlang(system):
+    if is_erlang(system):
         return _erlang_safe_gain(system.common_service_rate, stages_of(system))
     return nyquist.safe_gain(system)
 
@@ -101,28 +102,16 @@ def _hopf_point(system: System) -> HopfPoint:
     if isinstance(system.delay, NoDelay):
         never = jnp.full((), jnp.inf, system.arrival_rate.dtype)
         return HopfPoint(never, never)
-    if _is_erlang(system):
+    if is_erlang(system):
         service_rate, mean = system.common_service_rate, system.delay.mean
         return _erlang_boundary(service_rate, mean, stages_of(system))
     return nyquist.hopf_point(system)
 
 
-def _is_erlang(system: System) -> bool:
-    return isinstance(system.routing, Logit) and isinstance(system.delay, Erlang | Deterministic)
-
-
-def stages_of(system: System) -> Float[Array, ""]:
-    """L as an array, so that another does not recompile; infinite unless the delay is `Erlang`."""
-    stages = system.delay.stages if isinstance(system.delay, Erlang) else jnp.inf
-    return jnp.asarray(stages, system.arrival_rate.dtype)
-
-
 def require_pair(system: System) -> None:
     """Raise `ValueError` unless there are two servers or more, alike: before tracing hides it."""
     _checks.kind("system", system, System)
-    system.require_servers_alike()
-    if system.num_servers < 2:
-        raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
+    system.require_two_alike()
 
 
 def _require_boundary(system: System) -> None:

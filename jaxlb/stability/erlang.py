@@ -16,6 +16,9 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
+from ..model.delays import Deterministic, Erlang
+from ..model.routing import Logit
+from ..model.system import System
 from .trinomial import Pair, feedback, inverse, multiply, scaled_log1p, solve
 
 # Points done at a time: few enough that all between argument and result stays in a CPU's cache, or
@@ -37,6 +40,24 @@ class ErlangRoot(NamedTuple):
     root: Complex[Array, "..."]
     double: Bool[Array, "..."]
     valid: Bool[Array, "..."]
+
+
+def is_erlang(system: System) -> bool:
+    """Whether the paper's rule meets an Erlang or deterministic delay, as all here needs."""
+    return isinstance(system.routing, Logit) and isinstance(system.delay, Erlang | Deterministic)
+
+
+def stages_of(system: System) -> Float[Array, ""]:
+    """L as an array, so that another does not recompile; infinite unless the delay is `Erlang`."""
+    stages = system.delay.stages if isinstance(system.delay, Erlang) else jnp.inf
+    return jnp.asarray(stages, system.arrival_rate.dtype)
+
+
+def parameters_of(system: System) -> tuple[Array, ...]:
+    """lambda, mu, D, L and theta, as `erlang_root` takes them, where `is_erlang` holds."""
+    theta = system.routing.sensitivity  # pyright: ignore[reportFunctionMemberAccess]
+    rate = system.common_service_rate
+    return system.arrival_rate, rate, system.delay.mean, stages_of(system), theta
 
 
 def erlang_root(

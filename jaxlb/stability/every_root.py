@@ -61,8 +61,7 @@ def all_roots(system: System) -> Complex[Array, " modes"]:
         raise ValueError(_complaint("delay", Erlang, delay))
     if not isinstance(routing, Logit):
         raise ValueError(_complaint("routing", Logit, routing))
-    if system.num_servers < 2:
-        raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
+    system.require_two_alike()
     rates = system.arrival_rate, routing.sensitivity, system.common_service_rate, delay.mean
     return _all_roots(*rates, delay.stages)
 

@@ -41,8 +41,7 @@ def open_loop(system: System, root: Inexact[Array, ""]) -> Complex[Array, ""]:
 
     **Raises:** `ValueError` unless there are two or more servers of one service rate.
     """
-    if system.num_servers < 2:
-        raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
+    system.require_two_alike()
     delay, service = system.delay, root + system.common_service_rate
     gain = feedback(system)
     return -gain[0] * delay.transform(root) / service - transit_gain(system, gain, root)
@@ -68,8 +67,8 @@ def frequencies(system: System) -> Float[Array, " points"]:
     slow, fast = service, jnp.maximum(service, gain)
     if not isinstance(system.delay, NoDelay):
         slow = jnp.minimum(slow, 1 / system.delay.mean)
-        fast = jnp.maximum(fast, nyquist._fastest(system.delay))
-    return jax.lax.stop_gradient(nyquist._grid(1e-3 * slow, 6 * slow, REACH * fast))
+        fast = jnp.maximum(fast, nyquist.fastest_rate(system.delay))
+    return jax.lax.stop_gradient(nyquist.frequency_grid(1e-3 * slow, 6 * slow, REACH * fast))
 
 
 def feedback(system: System) -> Float[Array, " modes"]:

@@ -4,7 +4,7 @@ A search on a fixed grid of frequencies brackets every crossing, halving refines
 steps, which alone are differentiated, take it to rounding and give it its derivatives: by the
 implicit function theorem, exact up to the third.
 
-The grid is that of `_grid`: steps of 0.05 / D near zero, growing to 0.8 % of the frequency, up to
+The grid of `frequency_grid` has steps of 0.05 / D near zero, growing to 0.8 % of the frequency, to
 10^8 times the fastest rate. Between two points the curve is cut at its turning point, so that two
 crossings there are not missed. That is enough for laws whose phase is smooth on such steps: a
 mixture of fixed times that differ by a factor of a hundred is not.
@@ -66,13 +66,13 @@ def safe_gain(system: System) -> Float[Array, ""]:
 def _search_hopf_point(system: System):
     """Frequency, whether there is none, and whether it is zero."""
     rate = system.common_service_rate
-    scale, top = 1 / system.delay.mean, 1e8 * jnp.maximum(_fastest(system.delay), rate)
+    scale, top = 1 / system.delay.mean, 1e8 * jnp.maximum(fastest_rate(system.delay), rate)
     if isinstance(system.routing, Logit):
         # Re f(i w) >= 1 - 0.73 w D, as cos x >= 1 - 0.73 x, and on the boundary it is negative.
-        grid = _grid(1.36 * scale, 6 * scale, top)
+        grid = frequency_grid(1.36 * scale, 6 * scale, top)
     else:
         slow = jnp.minimum(scale, rate)
-        grid = _grid(1e-3 * slow, 6 * slow, top)
+        grid = frequency_grid(1e-3 * slow, 6 * slow, top)
     brackets = _brackets(lambda w: _loop(system, w).imag, grid)
     w = _refine(lambda w: _loop(system, w).imag, brackets)
     h = jax.vmap(lambda w: _loop(system, w))(w).real
@@ -183,8 +183,8 @@ def _loop(system: System, frequency: Float[Array, ""]) -> Complex[Array, ""]:
     passed, delay = r + system.common_service_rate, system.delay
     if isinstance(system.routing, Logit):
         return -system.arrival_rate * delay.transform(r) / passed
-    sensitivity = lambda s: s.routing.sensitivity  # noqa: E731
-    unit = eqx.tree_at(sensitivity, system, jnp.ones_like(sensitivity(system)))
+    one = jnp.ones_like(system.arrival_rate)
+    unit = eqx.tree_at(lambda s: s.routing.sensitivity, system, one)
     feedback = imbalance.feedback(unit)
     loop = feedback[0] * delay.transform(r) / passed
     if isinstance(delay, AbstractPhaseDelay):
@@ -198,7 +198,7 @@ def _shape(delay: AbstractDelay, y: Float[Array, ""]) -> Complex[Array, ""]:
     return delay.transform(jax.lax.complex(jnp.zeros_like(y), y))
 
 
-def _fastest(delay: AbstractDelay) -> Float[Array, ""]:
+def fastest_rate(delay: AbstractDelay) -> Float[Array, ""]:
     """The largest rate of the law, 1/s."""
     slow = 1 / delay.mean
     if not isinstance(delay, AbstractPhaseDelay):
@@ -209,10 +209,10 @@ def _fastest(delay: AbstractDelay) -> Float[Array, ""]:
 
 def _unit_grid(delay: AbstractDelay) -> Float[Array, " points"]:
     """In y = w D; below 1.36 no law has a negative real part, see above."""
-    return _grid(1.36 + 0 * delay.mean, 6.0, 1e8 * _fastest(delay) * delay.mean)
+    return frequency_grid(1.36 + 0 * delay.mean, 6.0, 1e8 * fastest_rate(delay) * delay.mean)
 
 
-def _grid(first, linear, top) -> Float[Array, " points"]:
+def frequency_grid(first, linear, top) -> Float[Array, " points"]:
     """From `first` to `top`, in equal steps well below `linear` and equal ratios well above it."""
     span = jnp.arcsinh(top / linear)
     return first + linear * jnp.sinh(jnp.linspace(0.0, 1.0, POINTS, dtype=span.dtype) * span)

@@ -16,7 +16,8 @@ from .. import _checks
 from ..model.delays import Deterministic, Erlang, log1p
 from ..model.routing import Logit
 from ..model.system import System
-from .boundary import require_pair, stages_of
+from .boundary import require_pair
+from .erlang import stages_of
 
 
 class Optimum(NamedTuple):

@@ -21,11 +21,10 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import imbalance
-from ..model.delays import Deterministic, Erlang, log1p
-from ..model.routing import Logit
+from ..model.delays import log1p
 from ..model.system import System
 from .dense import eigenvalues
-from .erlang import solved_root
+from .erlang import is_erlang, parameters_of, solved_root
 from .trinomial import inverse
 
 # Within this delta the series are summed; their terms fall by 2 pi / NEAR, to 1e-16 after TERMS.
@@ -181,24 +180,14 @@ def rightmost_pair(system: System) -> RootPair:
     """
     _checks.kind("system", system, System)
     # Before tracing hides the numbers.
-    system.require_servers_alike()
+    system.require_two_alike()
     return _rightmost_pair(system)
 
 
 @eqx.filter_jit
 def _rightmost_pair(system: System) -> RootPair:
-    delay, routing = system.delay, system.routing
-    if isinstance(routing, Logit) and isinstance(delay, Erlang | Deterministic):
-        if system.num_servers < 2:
-            raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
-        stages = delay.stages if isinstance(delay, Erlang) else jnp.inf
-        return erlang_pair(
-            system.arrival_rate,
-            system.common_service_rate,
-            delay.mean,
-            stages,
-            routing.sensitivity,
-        )
+    if is_erlang(system):
+        return erlang_pair(*parameters_of(system))
     return _dense_pair(system)
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model.delays import Deterministic, Erlang, log1p
-from ..model.routing import Logit
+from ..model.delays import Erlang, log1p
 from ..model.system import System
 from . import loop
 from .boundary import critical_delay, critical_sensitivity
+from .erlang import is_erlang
 
 # Points over the first turn of the loop, where the sensitivity has one maximum.
 PEAK_POINTS = 128
@@ -65,19 +65,13 @@ def margins(system: System) -> Margins:
     **Source:** Astrom and Murray (2008), Feedback Systems, section 9.3, for the margins.
     """
     _checks.kind("system", system, System)
-    system.require_servers_alike()
-    if system.num_servers < 2:
-        raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
+    system.require_two_alike()
     return _margins(system)
 
 
 @eqx.filter_jit
 def _margins(system: System) -> Margins:
-    return _closed_margins(system) if _has_one_crossover(system) else _found_margins(system)
-
-
-def _has_one_crossover(system: System) -> bool:
-    return isinstance(system.routing, Logit) and isinstance(system.delay, Erlang | Deterministic)
+    return _closed_margins(system) if is_erlang(system) else _found_margins(system)
 
 
 def _lag(system: System, w: Array) -> Array:
@@ -284,7 +278,7 @@ def sensitivity_peak(system: System) -> SensitivityPeak:
 
 @eqx.filter_jit
 def _sensitivity_peak(system: System, stable: Array) -> SensitivityPeak:
-    if _has_one_crossover(system):
+    if is_erlang(system):
         grid = _first_turn(system)
         # Later maxima are smaller.
         looked_at = _lag(system, grid * system.delay.mean) < 3 * jnp.pi / 2

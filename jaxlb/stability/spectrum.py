@@ -18,12 +18,11 @@ from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
 from ..model import imbalance
-from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
-from ..model.routing import Logit
+from ..model.delays import AbstractPhaseDelay
 from ..model.system import System
 from . import laws
 from .dense import are_all, dense_root
-from .erlang import erlang_root
+from .erlang import erlang_root, is_erlang, parameters_of
 from .residual import follow, hold
 
 
@@ -59,25 +58,15 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
     """
     _checks.kind("system", system, System)
     # Before tracing hides the numbers.
-    system.require_servers_alike()
+    system.require_two_alike()
     return _rightmost_root(system)
 
 
 @eqx.filter_jit
 def _rightmost_root(system: System) -> Complex[Array, ""]:
-    delay, routing = system.delay, system.routing
-    if isinstance(routing, Logit) and isinstance(delay, Erlang | Deterministic):
-        if system.num_servers < 2:
-            raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
-        stages = delay.stages if isinstance(delay, Erlang) else jnp.inf
-        return erlang_root(
-            system.arrival_rate,
-            system.common_service_rate,
-            delay.mean,
-            stages,
-            routing.sensitivity,
-        ).root
-    if isinstance(delay, AbstractPhaseDelay):
+    if is_erlang(system):
+        return erlang_root(*parameters_of(system)).root
+    if isinstance(system.delay, AbstractPhaseDelay):
         return dense_root(system)[0]
     return _law_root(system).root
 
@@ -98,7 +87,7 @@ def certified_root(system: System) -> CertifiedRoot:
     stops the search.
     """
     _checks.kind("system", system, System)
-    system.require_servers_alike()
+    system.require_two_alike()
     return _certified_root(system)
 
 

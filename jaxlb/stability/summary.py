@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
-from ..model.routing import Logit
+from ..model.delays import AbstractPhaseDelay
 from ..model.system import System
 from .boundary import (
     critical_delay,
@@ -20,6 +19,7 @@ from .boundary import (
     hopf_frequency,
 )
 from .descent import search
+from .erlang import is_erlang
 from .erlang_boundary import DelayWindow
 from .measures import damping_ratio, decay_time
 from .optimum import Optimum, best_sensitivity
@@ -103,7 +103,7 @@ def summary(system: System) -> Summary:
 
 def fastest(system: System) -> Optimum:
     """`best_sensitivity`, by search where it has no closed form, for any logit rule."""
-    closed = isinstance(system.routing, Logit) and isinstance(system.delay, Erlang | Deterministic)
+    closed = is_erlang(system)
     if closed or not _checks.is_concrete(system):
         return best_sensitivity(system)
     critical, largest = float(critical_sensitivity(system)), float(largest_sensitivity(system))

@@ -1,6 +1,7 @@
 """The fastest decay in closed form, and the measures of a decay."""
 
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -303,7 +304,7 @@ def test_gradients_of_decay_time_and_damping_are_those_of_the_implicit_root():
         return jnp.stack([lb.stability.decay_time(whole), lb.stability.damping_ratio(whole)])
 
     def root(gain):
-        transform = lambda r: closed_forms.erlang_transform(1.0, 2, r)  # noqa: E731
+        transform = partial(closed_forms.erlang_transform, 1.0, 2)
         return closed_forms.root_near(transform, 1.0, 15 * closed_forms.exact(gain), -0.3 + 2.2j)
 
     slopes = jax.jacfwd(measures)(0.3)

@@ -226,8 +226,10 @@ def test_single_precision_finds_the_same():
 
 def test_a_rule_that_does_not_share_alike_has_no_start():
     def make(theta):
-        rule = lambda queue: jnp.array([0.7, 0.3]) + 0 * queue  # noqa: E731
-        return lb.System(1.0, 1.0, lb.Erlang(theta, 2), rule)
+        def uneven(queue):
+            return jnp.array([0.7, 0.3]) + 0 * queue
+
+        return lb.System(1.0, 1.0, lb.Erlang(theta, 2), uneven)
 
     message = "`start` must have a finite spectral abscissa with finite slopes."
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -236,8 +238,10 @@ def test_a_rule_that_does_not_share_alike_has_no_start():
 
 def test_a_rule_that_hides_its_parameters_is_refused():
     def make(theta):
-        rule = lambda queue: jax.nn.softmax(-theta * queue)  # noqa: E731
-        return lb.System(15.0, 1.0, lb.Erlang(1.0, 2), rule)
+        def closure(queue):
+            return jax.nn.softmax(-theta * queue)
+
+        return lb.System(15.0, 1.0, lb.Erlang(1.0, 2), closure)
 
     with pytest.raises(ValueError, match=r"^`routing` must hold the parameters to differentiate"):
         search(make, 1.0, lower=0, upper=10)

@@ -28,7 +28,7 @@ MEANS, THETAS = jnp.array([1.0, 1.0, 0.2]), jnp.array([1.0, 0.3, 0.0])
 
 
 @pytest.fixture(scope="module")
-def batch(quick_compilation):  # noqa: ARG001
+def batch():
     return jax.jit(jax.vmap(two_stages))(MEANS, THETAS)
 
 
