@@ -76,8 +76,8 @@ def simulate(
     below 1e-7 of the total is drawn with a coarse probability, and waits are coarse if there are
     more than a million events between two records.
 
-    **Cost:** one core, float64: Figure 3 of the paper (230 000 events a path) 32 ms a path in
-    batches of 128, 66 times faster than SimPy (`experiments/benchmarks/exact_simulation.py`). Each
+    **Cost:** one core, float64: Figure 3 of the paper (230 000 events a path) 24 ms a path in
+    batches of 128, 80 times faster than SimPy (`experiments/benchmarks/exact_simulation.py`). Each
     event costs O(servers * phases).
 
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
