@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float, Inexact
 
 from .. import _checks
+from .._elimination import solve
 
 
 class AbstractDelay(eqx.Module):
@@ -264,7 +265,7 @@ class PhaseType(AbstractPhaseDelay):
     @property
     def squared_cv(self) -> Float[Array, ""]:
         occupancy = self.occupancy()
-        second = 2 * jnp.linalg.solve(-self.generator.T, occupancy).sum()
+        second = 2 * solve(-self.generator.T, occupancy).sum()
         return second / occupancy.sum() ** 2 - 1
 
     def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
@@ -275,11 +276,11 @@ class PhaseType(AbstractPhaseDelay):
         return self.initial.shape[-1]
 
     def occupancy(self) -> Float[Array, " phases"]:
-        return jnp.linalg.solve(-self.generator.T, self.initial)
+        return solve(-self.generator.T, self.initial)
 
     def phase_transform(self, r: Inexact[Array, ""]) -> Complex[Array, " phases"]:
         resolvent = r * jnp.eye(self.num_phases, dtype=self.generator.dtype) - self.generator.T
-        return jnp.linalg.solve(_complex(resolvent), _complex(self.initial))
+        return solve(_complex(resolvent), _complex(self.initial))
 
     def routes(self) -> tuple[np.ndarray, np.ndarray]:
         phases = np.arange(self.num_phases)

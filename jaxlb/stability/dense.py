@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
+from .._elimination import log_determinant, solve
 from ..model import imbalance
 from ..model.delays import Erlang, MixedErlang, complex_log1p
 from ..model.system import System
@@ -67,8 +68,7 @@ def _log_determinant(system: System):
         matrix = _balanced_matrix(system)
 
         def by_matrix(r):
-            sign, log = jnp.linalg.slogdet(r * jnp.eye(len(matrix), dtype=matrix.dtype) - matrix)
-            return log + jnp.log(sign)
+            return log_determinant(r * jnp.eye(len(matrix), dtype=matrix.dtype) - matrix)
 
         return by_matrix
     residual, rate = scaled_residual(system), delay.stage_rate
@@ -150,8 +150,8 @@ def _follow(matrix: Float[Array, "modes modes"], root: Complex[Array, ""]) -> Co
         right, left = pair
         shifted = held - shift * eye
         return (
-            _unit(jnp.linalg.solve(shifted, right)),
-            _unit(jnp.linalg.solve(shifted.conj().T, left)),
+            _unit(solve(shifted, right)),
+            _unit(solve(shifted.conj().T, left)),
         )
 
     right, left = jax.lax.fori_loop(0, 3, power, (start, start))
@@ -166,7 +166,7 @@ def _follow(matrix: Float[Array, "modes modes"], root: Complex[Array, ""]) -> Co
         defect = jnp.append(matrix @ v - r * v, jnp.vdot(left, v) - 1)
         # Masked before the derivative, not after: zero times infinity is NaN in the transpose.
         bordered = jnp.where(simple, bordered, jnp.eye(size + 1, dtype=root.dtype))
-        step = jnp.linalg.solve(bordered, jnp.where(simple, defect, 0.0))
+        step = solve(bordered, jnp.where(simple, defect, 0.0))
         return (v - step[:-1], r - step[-1]), None
 
     (_, r), _ = jax.lax.scan(newton_step, (right, root), length=2)

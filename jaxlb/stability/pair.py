@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
+from .._elimination import solve
 from ..model import imbalance
 from ..model.delays import log1p
 from ..model.system import System
@@ -225,7 +226,7 @@ def _dense_pair_jvp(primals, tangents):
     left = jnp.where(kept, left[:, -2:], 0.0)
     right = jnp.where(kept[:, None], right[-2:], 0.0).T
     overlap = jnp.where(kept[:, None] & kept, left.T @ right, jnp.eye(2, dtype=matrix.dtype))
-    projector = right @ jnp.linalg.solve(overlap, left.T)
+    projector = right @ solve(overlap, left.T)
     middle = jnp.vdot(projector.T, change) / jnp.where(pair.single, 1, 2)
     squared = jnp.vdot((shifted @ projector).T, change)
     # The flag has no derivative.
