@@ -28,6 +28,48 @@ def is_concrete(*values: Any) -> bool:
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_positive(value: Any) -> Any:
+    """Element by element, whether positive and finite, of numpy or traced arrays."""
+    return (value > 0) & (value < np.inf)
+
+
+def is_not_negative(value: Any) -> Any:
+    """Element by element, whether zero or positive, and finite."""
+    return (value >= 0) & (value < np.inf)
+
+
+def is_stages(value: Any) -> Any:
+    """Element by element, whether a number of stages: at least 1; infinity is a fixed delay."""
+    return value >= 1
+
+
+def are_probabilities(value: Any) -> Any:
+    """Whether a vector of probabilities, summing to one."""
+    return is_not_negative(value).all() & _sums_to_one(value)
+
+
+def is_sub_generator(value: Any) -> Any:
+    """Whether rates between phases: finite, and none negative but on the diagonal or to service."""
+    rates = value[_off_diagonal(value)]
+    return (abs(value) < np.inf).all() & (rates >= 0).all() & _rows_lead_out(value).all()
+
+
+def _sums_to_one(value: Any) -> Any:
+    return abs(value.sum() - 1) <= _sum_tolerance(value)
+
+
+def _rows_lead_out(value: Any) -> Any:
+    return value.sum(axis=1) <= _sum_tolerance(value) * abs(value.diagonal())
+
+
+def _sum_tolerance(value: Any) -> float:
+    return max(SUM_TOLERANCE, len(value) * float(jnp.finfo(value.dtype).eps))
+
+
+def _off_diagonal(value: Any) -> np.ndarray:
+    return ~np.eye(len(value), dtype=bool)
+
+
 def as_float(name: str, value: Any, shape: Shape = ()) -> Float[Array, "..."]:
     """`value` as a floating-point array of the given shape.
 
@@ -87,14 +129,14 @@ def require(
 def positive(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     """`value` as a float array, positive and finite."""
     array = as_float(name, value, shape)
-    require(name, array, lambda v: np.isfinite(v) & (v > 0), "positive and finite", unit)
+    require(name, array, is_positive, "positive and finite", unit)
     return array
 
 
 def not_negative(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     """`value` as a float array, zero or positive, and finite."""
     array = as_float(name, value, shape)
-    require(name, array, lambda v: np.isfinite(v) & (v >= 0), "non-negative and finite", unit)
+    require(name, array, is_not_negative, "non-negative and finite", unit)
     return array
 
 
@@ -132,7 +174,7 @@ def integer(name: str, value: Any, least: int) -> int:
 def stages(name: str, value: Any) -> Float[Array, ""]:
     """`value` as a number of stages: real, at least 1; infinity stands for a fixed delay."""
     array = as_float(name, value)
-    require(name, array, lambda v: v >= 1, "at least 1")
+    require(name, array, is_stages, "at least 1")
     return array
 
 
@@ -141,28 +183,22 @@ def probabilities(name: str, value: Any) -> Float[Array, " n"]:
     array = not_negative(name, value, shape=(None,))
     if array.shape[0] == 0:
         raise ValueError(f"`{name}` must have at least one entry, got none.")
-    require(name, array, lambda v: abs(v.sum() - 1) <= SUM_TOLERANCE, "probabilities that sum to 1")
+    require(name, array, _sums_to_one, "probabilities that sum to 1")
     return array
 
 
 def sub_generator(name: str, value: Any, phases: int) -> Float[Array, "phases phases"]:
     """`value` as the generator of phases that all lead out sooner or later."""
     array = finite(name, value, "1/s", shape=(phases, phases))
-    off_diagonal = ~np.eye(phases, dtype=bool)
-    require(name, array, lambda v: v[off_diagonal] >= 0, "non-negative off its diagonal", "1/s")
-    require(
-        name,
-        array,
-        lambda v: v.sum(axis=1) <= SUM_TOLERANCE * abs(np.diag(v)),
-        "of row sums that are zero or negative",
-        "1/s",
-    )
+    rates = "non-negative off its diagonal"
+    require(name, array, lambda v: v[_off_diagonal(v)] >= 0, rates, "1/s")
+    require(name, array, _rows_lead_out, "of row sums that are zero or negative", "1/s")
     require(name, array, _all_phases_lead_out, "such that every phase leads out", "1/s")
     return array
 
 
 def _all_phases_lead_out(generator: np.ndarray) -> bool:
-    leads_out = generator.sum(axis=1) < -SUM_TOLERANCE * abs(np.diag(generator))
+    leads_out = generator.sum(axis=1) < -_sum_tolerance(generator) * abs(np.diag(generator))
     for _ in range(len(generator)):
         leads_out = leads_out | ((generator > 0) @ leads_out)
     return bool(leads_out.all())

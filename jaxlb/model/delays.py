@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Complex, Float, Inexact
+from jaxtyping import Array, Bool, Complex, Float, Inexact
 
 from .. import _checks
 from .._elimination import solve
@@ -27,6 +27,11 @@ class AbstractDelay(eqx.Module):
     """Law of the action delay, in seconds."""
 
     mean: eqx.AbstractVar[Float[Array, ""]]
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        """Whether its numbers are in their domain, for those that were traced when it was built."""
+        return _checks.is_positive(self.mean)
 
     @property
     @abc.abstractmethod
@@ -77,6 +82,10 @@ class NoDelay(AbstractPhaseDelay):
     @property
     def mean(self) -> Float[Array, ""]:
         return jnp.zeros(())
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return jnp.ones((), bool)
 
     @property
     def squared_cv(self) -> Float[Array, ""]:
@@ -197,6 +206,10 @@ class MixedErlang(AbstractPhaseDelay):
     )
 
     @property
+    def valid(self) -> Bool[Array, ""]:
+        return super().valid & _checks.are_probabilities(self.weights)
+
+    @property
     def stage_rate(self) -> Float[Array, ""]:
         """Rate of each stage, 1/s."""
         return (self._counts() @ self.weights) / self.mean
@@ -263,6 +276,11 @@ class PhaseType(AbstractPhaseDelay):
         return self.occupancy().sum()
 
     @property
+    def valid(self) -> Bool[Array, ""]:
+        given = _checks.are_probabilities(self.initial) & _checks.is_sub_generator(self.generator)
+        return super().valid & given
+
+    @property
     def squared_cv(self) -> Float[Array, ""]:
         occupancy = self.occupancy()
         second = 2 * solve(-self.generator.T, occupancy).sum()
@@ -327,8 +345,12 @@ class TransformDelay(AbstractDelay):
         start = jnp.asarray(law(jnp.asarray(0j)))
         if start.shape != ():
             raise ValueError(f"`law` must return one number, got shape {start.shape}.")
-        _checks.require("law", start, lambda v: abs(v - 1) <= 1e-6, "1 at r = 0")
+        _checks.require("law", start, _is_one, "1 at r = 0")
         self.law = law
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return super().valid & _is_one(self.transform(jnp.asarray(0j)))
 
     @property
     def mean(self) -> Float[Array, ""]:
@@ -347,6 +369,10 @@ class TransformDelay(AbstractDelay):
     def _cumulant(self, r: Complex[Array, ""]) -> tuple[Array, Array]:
         """Logarithm of the transform, and its slope."""
         return jax.jvp(lambda r: jnp.log(self.transform(r)), (r,), (jnp.ones_like(r),))
+
+
+def _is_one(value: Any) -> Any:
+    return abs(value - 1) <= 1e-6
 
 
 def _chain(stages: int, dtype: Any) -> Float[Array, "stages stages"]:

@@ -15,13 +15,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 
 
 class AbstractRouting(eqx.Module):
     """Share of arrivals sent to each server, given the jobs that the dispatcher sees."""
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        """Whether its numbers are in their domain, for those that were traced when it was built."""
+        return jnp.ones((), bool)
 
     @abc.abstractmethod
     def __call__(
@@ -41,6 +46,10 @@ class AbstractLogit(AbstractRouting):
     """
 
     sensitivity: eqx.AbstractVar[Float[Array, ""]]
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return _checks.is_not_negative(self.sensitivity)
 
     @abc.abstractmethod
     def load(
@@ -91,6 +100,10 @@ class WeightedLogit(AbstractLogit):
     weights: Float[Array, " phases"] = eqx.field(
         converter=partial(_checks.finite, "weights", shape=(None,))
     )
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return super().valid & jnp.all(jnp.isfinite(self.weights))
 
     def load(
         self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]

@@ -7,11 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .delays import AbstractDelay, AbstractPhaseDelay
-from .routing import WeightedLogit, as_routing
+from .routing import AbstractRouting, WeightedLogit, as_routing
 
 
 class System(eqx.Module):
@@ -30,7 +30,7 @@ class System(eqx.Module):
     - `num_servers`: integer >= 1, static.
 
     It is a pytree. To batch, build it under `jax.vmap`, or give batched leaves to a mapped
-    function. **Raises** `ValueError` on a bad value; traced values are taken on trust.
+    function. **Raises** `ValueError` on a bad value; traced values are looked at by `valid`.
     """
 
     arrival_rate: Float[Array, ""]
@@ -66,6 +66,16 @@ class System(eqx.Module):
                     f"`weights` must have one entry for each of the delay's {phases} phases, "
                     f"got {self.routing.weights.shape[-1]}."
                 )
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        """Whether every number is in its domain: what could not be checked while it was traced.
+
+        `jaxlb.stability` gives NaN, false flags and derivatives of zero where it is not.
+        """
+        rates = jnp.append(self.service_rate, self.arrival_rate)
+        rule = self.routing.valid if isinstance(self.routing, AbstractRouting) else True
+        return jnp.all(_checks.is_positive(rates)) & self.delay.valid & rule
 
     @property
     def service_rates(self) -> Float[Array, " servers"]:

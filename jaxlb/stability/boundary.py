@@ -8,7 +8,7 @@ from .. import _checks
 from ..model.delays import Erlang, NoDelay
 from ..model.routing import AbstractLogit, Logit
 from ..model.system import System
-from . import nyquist
+from . import domain, nyquist
 from .erlang import is_erlang, stages_of
 from .erlang_boundary import (
     DelayWindow,
@@ -40,7 +40,7 @@ def critical_sensitivity(system: System) -> Float[Array, ""]:
     60 phases on one core.
     """
     _require_boundary(system)
-    return _hopf_point(system).gain / system.arrival_rate
+    return _critical_sensitivity(system)
 
 
 def hopf_frequency(system: System) -> Float[Array, ""]:
@@ -50,7 +50,7 @@ def hopf_frequency(system: System) -> Float[Array, ""]:
     infinite if balance never loses stability. Otherwise as `critical_sensitivity`.
     """
     _require_boundary(system)
-    return _hopf_point(system).frequency
+    return _hopf_frequency(system)
 
 
 def critical_delay(system: System) -> DelayWindow:
@@ -64,13 +64,7 @@ def critical_delay(system: System) -> DelayWindow:
     **Raises:** as `critical_sensitivity`, and for any rule but `Logit`.
     """
     _require_logit(system)
-    if isinstance(system.delay, NoDelay):
-        never = jnp.full((), jnp.inf, system.arrival_rate.dtype)
-        return DelayWindow(never, never, jnp.ones((), bool))
-    if is_erlang(system):
-        gain = system.arrival_rate * system.routing.sensitivity  # pyright: ignore
-        return _erlang_delay_window(gain, system.common_service_rate, stages_of(system))
-    return nyquist.delay_window(system)
+    return _critical_delay(system)
 
 
 def critical_gain_for_every_delay(system: System) -> Float[Array, ""]:
@@ -86,16 +80,42 @@ def critical_gain_for_every_delay(system: System) -> Float[Array, ""]:
     **Raises:** as `critical_delay`.
     """
     _require_logit(system)
-    if isinstance(system.delay, NoDelay):
-        return jnp.full((), jnp.inf, system.arrival_rate.dtype)
-    if is_erlang(system):
-        return _erlang_safe_gain(system.common_service_rate, stages_of(system))
-    return nyquist.safe_gain(system)
+    return _safe_gain(system)
 
 
 _erlang_boundary = eqx.filter_jit(erlang_boundary)
 _erlang_delay_window = eqx.filter_jit(erlang_delay_window)
 _erlang_safe_gain = eqx.filter_jit(erlang_safe_gain)
+
+
+@domain.of_system
+def _critical_sensitivity(system: System) -> Float[Array, ""]:
+    return _hopf_point(system).gain / system.arrival_rate
+
+
+@domain.of_system
+def _hopf_frequency(system: System) -> Float[Array, ""]:
+    return _hopf_point(system).frequency
+
+
+@domain.of_system
+def _critical_delay(system: System) -> DelayWindow:
+    if isinstance(system.delay, NoDelay):
+        never = jnp.full((), jnp.inf, system.arrival_rate.dtype)
+        return DelayWindow(never, never, jnp.ones((), bool))
+    if is_erlang(system):
+        gain = system.arrival_rate * system.routing.sensitivity  # pyright: ignore
+        return _erlang_delay_window(gain, system.common_service_rate, stages_of(system))
+    return nyquist.delay_window(system)
+
+
+@domain.of_system
+def _safe_gain(system: System) -> Float[Array, ""]:
+    if isinstance(system.delay, NoDelay):
+        return jnp.full((), jnp.inf, system.arrival_rate.dtype)
+    if is_erlang(system):
+        return _erlang_safe_gain(system.common_service_rate, stages_of(system))
+    return nyquist.safe_gain(system)
 
 
 def _hopf_point(system: System) -> HopfPoint:
@@ -136,8 +156,14 @@ def two_stage_critical_gain(system: System) -> Float[Array, ""]:
 
     **Raises:** `ValueError` unless the delay is `Erlang` with two stages.
     """
+    _checks.kind("system", system, System)
     if not (isinstance(system.delay, Erlang) and system.delay.stages == 2):
         raise ValueError(f"`delay` must be Erlang(mean, 2), got {system.delay!r}.")
-    stage = system.delay.stage_rate
-    service = system.common_service_rate
+    system.require_servers_alike()
+    return _two_stage_critical_gain(system)
+
+
+@domain.of_system
+def _two_stage_critical_gain(system: System) -> Float[Array, ""]:
+    stage, service = system.delay.stage_rate, system.common_service_rate  # pyright: ignore
     return 2 * service**2 / stage + 4 * service + 2 * stage

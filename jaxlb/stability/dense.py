@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
+from .. import _checks
 from .._elimination import log_determinant, solve
 from ..model import imbalance
 from ..model.delays import Erlang, MixedErlang, complex_log1p
 from ..model.system import System
+from .domain import of_system
 from .residual import hold, newton, scaled_residual
 
 # A dense matrix of this size fills 134 MB and takes minutes.
@@ -21,11 +23,21 @@ MAX_DENSE_MODES = 4096
 def eigenvalues(system: System) -> Complex[Array, " modes"]:
     """All eigenvalues of A_L, dense, 1/s, in no order.
 
+    **Raises:** `ValueError` for a delay without phases, and servers of unequal rates.
+
     **Accuracy:** LAPACK's, of a matrix in which the couplings of a chain of stages are made equal
     first: without that a small gain costs digits, up to all of them.
 
     **Cost:** O(L^3), and on the host even where JAX computes on a GPU.
     """
+    _checks.kind("system", system, System)
+    system.phase_delay("a matrix")
+    system.require_servers_alike()
+    return _eigenvalues(system)
+
+
+@of_system
+def _eigenvalues(system: System) -> Complex[Array, " modes"]:
     return jnp.linalg.eigvals(_balanced_matrix(system))
 
 

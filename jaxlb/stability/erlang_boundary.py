@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model.delays import log1p
+from .domain import flagged
 
 
 class HopfPoint(NamedTuple):
@@ -57,6 +58,12 @@ def erlang_boundary(service_rate: Any, mean: Any, stages: Any) -> HopfPoint:
     service_rate = _checks.positive("service_rate", service_rate, "1/s")
     mean = _checks.positive("mean", mean, "s")
     stages, service_rate, mean = _alike(stages, service_rate, mean)
+    valid = _checks.is_positive(service_rate) & _checks.is_positive(mean)
+    valid = valid & _checks.is_stages(stages)
+    return flagged(valid, _hopf_point, stages, service_rate, mean)
+
+
+def _hopf_point(stages, service_rate, mean) -> HopfPoint:
     never = stages <= 1
     y, kappa = _boundary(service_rate * mean, jnp.where(never, 2.0, stages))
     return HopfPoint(jnp.where(never, jnp.inf, kappa / mean), jnp.where(never, jnp.inf, y / mean))
@@ -69,6 +76,11 @@ def erlang_safe_gain(service_rate: Any, stages: Any) -> Float[Array, ""]:
     The worst mean is L / mu. Differentiable.
     """
     stages, service_rate = _alike(stages, _checks.positive("service_rate", service_rate, "1/s"))
+    valid = _checks.is_positive(service_rate) & _checks.is_stages(stages)
+    return flagged(valid, _safe_gain, stages, service_rate)
+
+
+def _safe_gain(stages, service_rate) -> Float[Array, ""]:
     never = stages <= 1
     log_ratio = _log_safe_ratio(jnp.where(never, 2.0, stages))
     return jnp.where(never, jnp.inf, service_rate * jnp.exp(log_ratio))
@@ -91,6 +103,12 @@ def erlang_delay_window(gain: Any, service_rate: Any, stages: Any) -> DelayWindo
     gain = _checks.not_negative("gain", gain, "1/s")
     service_rate = _checks.positive("service_rate", service_rate, "1/s")
     stages, gain, service_rate = _alike(stages, gain, service_rate)
+    valid = _checks.is_not_negative(gain) & _checks.is_positive(service_rate)
+    valid = valid & _checks.is_stages(stages)
+    return flagged(valid, _delay_window, stages, gain, service_rate)
+
+
+def _delay_window(stages, gain, service_rate) -> DelayWindow:
     some = (stages > 1) & (gain > 0)
     shape = jnp.where(some, stages, 2.0)
     least, most = _log_safe_ratio(shape), _log_last_ratio(shape)

@@ -17,6 +17,7 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
@@ -25,6 +26,8 @@ from .. import _checks
 from ..model.delays import Erlang, log1p
 from ..model.routing import Logit
 from ..model.system import System
+from .domain import of_system
+from .erlang import parameters_of
 from .trinomial import angle, feedback, solve
 
 
@@ -62,8 +65,7 @@ def all_roots(system: System) -> Complex[Array, " modes"]:
     if not isinstance(routing, Logit):
         raise ValueError(_complaint("routing", Logit, routing))
     system.require_two_alike()
-    rates = system.arrival_rate, routing.sensitivity, system.common_service_rate, delay.mean
-    return _all_roots(*rates, delay.stages)
+    return _all_roots(system)
 
 
 def _complaint(name: str, wanted: type, value: Any) -> str:
@@ -73,11 +75,13 @@ def _complaint(name: str, wanted: type, value: Any) -> str:
     )
 
 
-@partial(jax.jit, static_argnums=4)
-def _all_roots(arrival_rate, sensitivity, service_rate, mean, stages: int):
-    dtype = jnp.result_type(arrival_rate, sensitivity, service_rate, mean)
+@of_system
+@eqx.filter_jit
+def _all_roots(system: System) -> Complex[Array, " modes"]:
+    arrival_rate, service_rate, mean, _, sensitivity = parameters_of(system)
+    dtype = jnp.result_type(*system.numbers)
     arguments = arrival_rate * sensitivity, service_rate, mean
-    return _roots(*(value.astype(dtype) for value in arguments), stages)[0]
+    return _roots(*(value.astype(dtype) for value in arguments), system.num_phases)[0]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))

@@ -11,6 +11,7 @@ from ..model import imbalance
 from ..model.delays import Erlang
 from ..model.routing import Logit
 from ..model.system import System
+from . import domain
 
 
 def exponential_roots(system: System) -> Complex[Array, " 2"]:
@@ -18,6 +19,12 @@ def exponential_roots(system: System) -> Complex[Array, " 2"]:
 
     **Raises:** `ValueError` unless the delay is `Erlang` with one stage and the rule `Logit`.
     """
+    _require_exponential(system)
+    return _exponential_roots(system)
+
+
+@domain.of_system
+def _exponential_roots(system: System) -> Complex[Array, " 2"]:
     middle, squared, _ = _middle_squared_and_rate(system)
     double = squared == 0
     # The root's slope is infinite at zero; there the derivative is set to zero.
@@ -40,6 +47,12 @@ def exponential_imbalance(
     """
     times = _checks.times("times", times)
     x, w = _checks.finite("queue", queue, "jobs"), _checks.finite("in_transit", in_transit, "jobs")
+    _require_exponential(system)
+    return _exponential_imbalance(system, times, x, w)
+
+
+@domain.of_system
+def _exponential_imbalance(system: System, times, x, w) -> Float[Array, " times"]:
     middle, squared, rate = _middle_squared_and_rate(system)
     push = rate * w + (rate - system.common_service_rate) * x / 2
     # cosh(d t) and sinh(d t) / d are smooth in d^2, which a square root is not: near the double
@@ -62,13 +75,18 @@ def _polynomial(v: Float[Array, "..."], odd: int) -> Float[Array, "..."]:
     return powers.sum(axis=0)
 
 
-def _middle_squared_and_rate(system: System):
-    """Roots are `middle` +- the square root of `squared`; and gamma."""
+def _require_exponential(system: System) -> None:
+    _checks.kind("system", system, System)
     delay = system.delay
     if not (isinstance(delay, Erlang) and delay.stages == 1):
         raise ValueError(f"`delay` must be Erlang(mean, 1), got {delay!r}.")
     if not isinstance(system.routing, Logit):
         raise ValueError(f"`routing` must be Logit, got {type(system.routing).__name__}.")
-    service, stage = system.common_service_rate, delay.stage_rate
+    system.require_servers_alike()
+
+
+def _middle_squared_and_rate(system: System):
+    """Roots are `middle` +- the square root of `squared`; and gamma."""
+    service, stage = system.common_service_rate, 1 / system.delay.mean
     gain = -imbalance.feedback(system)[0]
     return -(service + stage) / 2, ((service - stage) ** 2 - 4 * stage * gain) / 4, stage

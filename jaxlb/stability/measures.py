@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .. import _checks
 from ..model.system import System
+from .domain import of_system
 from .spectrum import rightmost_root
 
 
@@ -13,6 +15,13 @@ def decay_time(system: System) -> Float[Array, ""]:
     Minus one over the spectral abscissa where that is negative. Differentiable, with derivative
     zero where it is infinite; errors, accuracy and cost as `rightmost_root`.
     """
+    _checks.kind("system", system, System)
+    system.require_two_alike()
+    return _decay_time(system)
+
+
+@of_system
+def _decay_time(system: System) -> Float[Array, ""]:
     abscissa = rightmost_root(system).real
     grows = abscissa >= 0
     return jnp.where(grows, jnp.inf, -1 / jnp.where(grows, -1.0, abscissa))
@@ -24,6 +33,13 @@ def damping_ratio(system: System) -> Float[Array, ""]:
     One without oscillation, zero on the Hopf boundary, negative beyond it. At r = 0 it is given as
     zero. Differentiable; errors, accuracy and cost as `rightmost_root`.
     """
+    _checks.kind("system", system, System)
+    system.require_two_alike()
+    return _damping_ratio(system)
+
+
+@of_system
+def _damping_ratio(system: System) -> Float[Array, ""]:
     root = rightmost_root(system)
     rest = (root.real == 0) & (root.imag == 0)
     real, imag = jnp.where(rest, 1.0, root.real), jnp.where(rest, 0.0, root.imag)

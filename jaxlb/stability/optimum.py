@@ -16,6 +16,7 @@ from .. import _checks
 from ..model.delays import Deterministic, Erlang, log1p
 from ..model.routing import Logit
 from ..model.system import System
+from . import domain
 from .boundary import require_pair
 from .erlang import stages_of
 
@@ -44,6 +45,11 @@ def best_sensitivity(system: System) -> Optimum:
     for others search with `jaxlb.stability.search`. Also for servers of unequal rates, or one.
     """
     _require_closed_form(system)
+    return _best_sensitivity(system)
+
+
+@domain.of_system
+def _best_sensitivity(system: System) -> Optimum:
     service_rate, mean = system.common_service_rate, system.delay.mean
     best = _erlang_best_gain(service_rate, mean, stages_of(system))
     return Optimum(best.value / system.arrival_rate, best.abscissa)
@@ -62,6 +68,11 @@ def best_delay(system: System) -> Optimum:
     **Raises:** as `best_sensitivity`.
     """
     _require_closed_form(system)
+    return _best_delay(system)
+
+
+@domain.of_system
+def _best_delay(system: System) -> Optimum:
     gain = system.arrival_rate * system.routing.sensitivity  # pyright: ignore
     return _erlang_best_delay(gain, system.common_service_rate, stages_of(system))
 
@@ -78,6 +89,13 @@ def erlang_best_gain(service_rate: Any, mean: Any, stages: Any) -> Optimum:
     mean, stages = _checks.positive("mean", mean, "s"), _checks.stages("stages", stages)
     dtype = jnp.result_type(service_rate, mean)
     service_rate, mean, stages = (v.astype(dtype) for v in (service_rate, mean, stages))
+    valid = _checks.is_positive(service_rate) & _checks.is_positive(mean)
+    return domain.flagged(
+        valid & _checks.is_stages(stages), _best_gain_of, service_rate, mean, stages
+    )
+
+
+def _best_gain_of(service_rate, mean, stages) -> Optimum:
     m, many, one = service_rate * mean, jnp.isinf(stages), stages <= 1
     L = jnp.where(many, 1.0, stages)
     slow = ~(many | one) & (m >= L)
@@ -104,6 +122,13 @@ def erlang_best_delay(gain: Any, service_rate: Any, stages: Any) -> Optimum:
     stages = _checks.stages("stages", stages)
     dtype = jnp.result_type(gain, service_rate)
     gain, service_rate, stages = (v.astype(dtype) for v in (gain, service_rate, stages))
+    valid = _checks.is_not_negative(gain) & _checks.is_positive(service_rate)
+    return domain.flagged(
+        valid & _checks.is_stages(stages), _best_delay_of, gain, service_rate, stages
+    )
+
+
+def _best_delay_of(gain, service_rate, stages) -> Optimum:
     off, many = gain <= 0, jnp.isinf(stages)
     m, _ = _best_mean(jnp.where(off, 1.0, gain / service_rate), stages)
     # Without feedback the limit, where m is L and the abscissa -mu.

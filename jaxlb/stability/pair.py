@@ -25,6 +25,7 @@ from ..model import imbalance
 from ..model.delays import log1p
 from ..model.system import System
 from .dense import eigenvalues
+from .domain import flagged, of_system
 from .erlang import is_erlang, parameters_of, solved_root
 from .trinomial import inverse
 
@@ -75,11 +76,14 @@ def erlang_pair(
     stages = _checks.as_float("stages", stages)
     _checks.require("stages", stages, lambda v: v >= 1, "at least 1")
     dtype = jnp.result_type(arrival_rate, service_rate, mean, sensitivity)
-    arguments = arrival_rate * sensitivity, service_rate, mean, stages
-    return _pair(*(value.astype(dtype) for value in arguments))
+    rates = jnp.stack([arrival_rate, service_rate, mean]).astype(dtype)
+    sensitivity, stages = sensitivity.astype(dtype), stages.astype(dtype)
+    valid = jnp.all(_checks.is_positive(rates)) & _checks.is_not_negative(sensitivity)
+    return flagged(valid & _checks.is_stages(stages), _pair, *rates, stages, sensitivity)
 
 
-def _pair(gain, service_rate, mean, stages) -> RootPair:
+def _pair(arrival_rate, service_rate, mean, stages, sensitivity) -> RootPair:
+    gain = arrival_rate * sensitivity
     m, kappa = service_rate * mean, gain * mean
     s, finite = inverse(stages)
     delta, c = _log_distance(m, kappa, stages)
@@ -189,7 +193,7 @@ def rightmost_pair(system: System) -> RootPair:
 def _rightmost_pair(system: System) -> RootPair:
     if is_erlang(system):
         return erlang_pair(*parameters_of(system))
-    return _dense_pair(system)
+    return of_system(_dense_pair)(system)
 
 
 @eqx.filter_custom_jvp

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float, Inexact
 
+from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, Erlang, MixedErlang, complex_log1p
 from ..model.routing import Logit
@@ -24,6 +25,7 @@ def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex
 
     **Cost:** O(1) in the number of stages for `Logit`; O(stages) for `WeightedLogit`.
     """
+    _checks.kind("system", system, System)
     service, delay = root + system.common_service_rate, system.delay
     if isinstance(system.routing, Logit):
         gain = system.arrival_rate * system.routing.sensitivity

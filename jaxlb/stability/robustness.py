@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model.delays import Erlang, log1p
 from ..model.system import System
-from . import loop
+from . import domain, loop
 from .boundary import critical_delay, critical_sensitivity
 from .erlang import is_erlang
 
@@ -69,6 +69,7 @@ def margins(system: System) -> Margins:
     return _margins(system)
 
 
+@domain.of_system
 @eqx.filter_jit
 def _margins(system: System) -> Margins:
     return _closed_margins(system) if is_erlang(system) else _found_margins(system)
@@ -276,6 +277,7 @@ def sensitivity_peak(system: System) -> SensitivityPeak:
     return _sensitivity_peak(system, margins(fixed).stable)
 
 
+@domain.of_system
 @eqx.filter_jit
 def _sensitivity_peak(system: System, stable: Array) -> SensitivityPeak:
     if is_erlang(system):

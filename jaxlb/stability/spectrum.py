@@ -20,7 +20,7 @@ from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay
 from ..model.system import System
-from . import laws
+from . import domain, laws
 from .dense import are_all, dense_root
 from .erlang import erlang_root, is_erlang, parameters_of
 from .residual import follow, hold
@@ -66,6 +66,11 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
 def _rightmost_root(system: System) -> Complex[Array, ""]:
     if is_erlang(system):
         return erlang_root(*parameters_of(system)).root
+    return _root_of_other(system)
+
+
+@domain.of_system
+def _root_of_other(system: System) -> Complex[Array, ""]:
     if isinstance(system.delay, AbstractPhaseDelay):
         return dense_root(system)[0]
     return _law_root(system).root
@@ -91,6 +96,7 @@ def certified_root(system: System) -> CertifiedRoot:
     return _certified_root(system)
 
 
+@domain.of_system
 @eqx.filter_jit
 def _certified_root(system: System) -> CertifiedRoot:
     if not isinstance(system.delay, AbstractPhaseDelay):

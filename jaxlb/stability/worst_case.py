@@ -13,6 +13,7 @@ from ..model.delays import AbstractDelay, Deterministic, Erlang, MixedErlang, Ph
 from ..model.system import System
 from . import loop
 from .dense import MAX_DENSE_MODES
+from .domain import flagged, is_valid
 from .spectrum import spectral_abscissa
 
 # Crossings of a vertical line looked at in a round; from all but strange matrices there are two.
@@ -54,6 +55,11 @@ def pseudospectral_abscissa(system: System, radius: Any) -> Float[Array, ""]:
             f"got {phases}."
         )
     system.require_servers_alike()
+    valid = is_valid(system) & _checks.is_positive(radius)
+    return flagged(valid, _pseudospectral_abscissa, system, radius)
+
+
+def _pseudospectral_abscissa(system: System, radius: Array) -> Float[Array, ""]:
     matrix = imbalance.matrix(system)
     return _rightmost_point(matrix, radius.astype(matrix.dtype))
 
@@ -166,7 +172,8 @@ def worst_abscissa(system: System, shortest: Any, longest: Any) -> WorstCase:
     if not isinstance(system.delay, Erlang | Deterministic | MixedErlang | PhaseType):
         raise ValueError(f"`delay` must be one whose mean can be changed, got {system.delay!r}.")
     system.require_servers_alike()
-    return _worst_abscissa(system, shortest, longest)
+    valid = is_valid(system) & _checks.is_positive(shortest) & _checks.is_positive(longest)
+    return flagged(valid & (shortest < longest), _worst_abscissa, system, shortest, longest)
 
 
 @eqx.filter_jit

@@ -1,0 +1,191 @@
+"""Values outside the domain that only show while they are traced: NaN, false flags, no slope."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxlb as lb
+from jaxlb import stability
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+# lambda, mu, D, theta: one good member, then one of each fault.
+NUMBERS = jnp.array(
+    [
+        [1.0, 1.0, 1.0, 5.0],
+        [-1.0, 1.0, 1.0, 5.0],
+        [1.0, 0.0, 1.0, 5.0],
+        [1.0, 1.0, jnp.nan, 5.0],
+        [1.0, 1.0, 1.0, -1.0],
+        [1.0, 1.0, 1.0, jnp.inf],
+    ]
+)
+OF_ERLANG = {
+    "all_roots": stability.all_roots,
+    "best_delay": stability.best_delay,
+    "best_sensitivity": stability.best_sensitivity,
+    "eigenvalues": stability.eigenvalues,
+    "exponential_roots": stability.exponential_roots,
+    "pseudospectral_abscissa": lambda system: stability.pseudospectral_abscissa(system, 0.1),
+}
+OF_ANY = {
+    "certified_root": stability.certified_root,
+    "critical_delay": stability.critical_delay,
+    "critical_gain_for_every_delay": stability.critical_gain_for_every_delay,
+    "critical_sensitivity": stability.critical_sensitivity,
+    "damping_ratio": stability.damping_ratio,
+    "decay_time": stability.decay_time,
+    "hopf_frequency": stability.hopf_frequency,
+    "margins": stability.margins,
+    "rightmost_pair": stability.rightmost_pair,
+    "rightmost_root": stability.rightmost_root,
+    "sensitivity_peak": stability.sensitivity_peak,
+    "worst_abscissa": lambda system: stability.worst_abscissa(system, 0.5, 2.0),
+}
+
+
+def assert_only_the_first_is_good(function, members, differentiate=None):
+    """`function` of each member: all NaN and false but for the first, and finite slopes."""
+    found = jax.vmap(function)(members)
+    leaves = jax.tree.leaves(found)
+    for leaf in leaves:
+        rest = np.asarray(leaf[1:])
+        assert not rest.any() if leaf.dtype == bool else np.isnan(rest).all()
+        if np.iscomplexobj(rest):
+            assert (np.isnan(rest.real) & np.isnan(rest.imag)).all()
+    assert not any(np.isnan(leaf[0]).any() for leaf in leaves)
+    if differentiate is None:
+        return
+
+    def total(member):
+        parts = [jnp.real(part) for part in jax.tree.leaves(function(member)) if part.dtype != bool]
+        return sum(jnp.sum(jnp.where(jnp.isinf(part), 0.0, part)) for part in parts)
+
+    slopes = jax.jit(jax.vmap(differentiate(total)))(members)
+    assert np.isfinite(slopes).all()
+    assert slopes[0].any()
+    assert not slopes[1:].any()
+
+
+def of_numbers(values, stages):
+    arrival_rate, service_rate, mean, sensitivity = values
+    delay = lb.Erlang(mean, stages)
+    return lb.System(arrival_rate, service_rate, delay, lb.Logit(sensitivity))
+
+
+@pytest.mark.parametrize("name", [*OF_ERLANG, *OF_ANY])
+def test_bad_member_of_a_batch_is_flagged_and_spares_the_rest(name):
+    function = (OF_ERLANG | OF_ANY)[name]
+    stages = 1 if "exponential" in name else 3
+    # The cheap ones; how slopes are cut off is the same in all.
+    cheap = ["best_sensitivity", "critical_delay", "decay_time", "exponential_roots"]
+    slopes = jax.grad if name in [*cheap, "certified_root", "damping_ratio"] else None
+    assert_only_the_first_is_good(
+        lambda values: function(of_numbers(values, stages)), NUMBERS, slopes
+    )
+
+
+GENERATORS = jnp.array(
+    [
+        [[-2.0, 1.9], [0.0, -2.0]],
+        [[-2.0, -1.0], [0.0, -2.0]],
+        [[-2.0, 3.0], [0.0, -2.0]],
+        [[-2.0, 2.0], [2.0, -2.0]],
+        [[-2.0, jnp.inf], [0.0, -2.0]],
+    ]
+)
+WEIGHTS = jnp.array([[0.01, 0.02], [jnp.nan, 0.1], [0.1, jnp.inf]])
+SHARES = jnp.array([[0.95, 0.05], [1.5, -0.5], [0.5, 0.6], [jnp.nan, 1.0]])
+
+
+def with_generator(generator):
+    delay = lb.PhaseType(jnp.array([1.0, 0.0]), generator)
+    return lb.System(1.0, 1.0, delay, lb.WeightedLogit(2.0, jnp.array([0.01, 0.01])))
+
+
+def with_start(initial):
+    delay = lb.PhaseType(initial, jnp.array([[-2.0, 2.0], [0.0, -2.0]]))
+    return lb.System(1.0, 1.0, delay, lb.Logit(2.0))
+
+
+def with_mixture(weights):
+    return lb.System(1.0, 1.0, lb.MixedErlang(1.0, weights[::-1]), lb.Logit(2.0))
+
+
+def with_weights(weights):
+    return lb.System(1.0, 1.0, lb.Erlang(1.0, 2), lb.WeightedLogit(2.0, weights))
+
+
+class Law(eqx.Module):
+    at_zero: jax.Array
+
+    def __call__(self, r):
+        return self.at_zero * jnp.exp(-self.at_zero * r)
+
+
+def with_law(at_zero):
+    return lb.System(1.0, 1.0, lb.TransformDelay(Law(at_zero)), lb.Logit(2.0))
+
+
+@pytest.mark.parametrize(
+    ("make_system", "members"),
+    [
+        (with_generator, GENERATORS),
+        (with_start, SHARES),
+        (with_mixture, SHARES),
+        (with_weights, WEIGHTS),
+        (with_law, jnp.array([1.0, 0.5, jnp.nan])),
+    ],
+)
+def test_bad_delay_law_or_weight_is_flagged(make_system, members):
+    assert_only_the_first_is_good(
+        lambda values: stability.critical_sensitivity(make_system(values)), members, jax.jacfwd
+    )
+
+
+def test_bad_weight_has_no_slope_in_reverse_mode_either():
+    assert_only_the_first_is_good(
+        lambda weights: stability.rightmost_root(with_weights(weights)), WEIGHTS, jax.grad
+    )
+
+
+def test_functions_of_numbers_flag_what_they_cannot_refuse():
+    bad = jnp.array([1.0, -1.0, 0.0, jnp.nan, jnp.inf])
+    few = jnp.array([3.0, 0.5, -1.0, jnp.nan])
+    for function, members in [
+        (lambda v: stability.erlang_boundary(v, 1.0, 3), bad),
+        (lambda v: stability.erlang_boundary(1.0, v, 3), bad),
+        (lambda v: stability.erlang_boundary(1.0, 1.0, v), few),
+        (lambda v: stability.erlang_delay_window(9.0, v, 3), bad),
+        (lambda v: stability.erlang_delay_window(v, 0.1, 3), bad[jnp.array([0, 1, 3])]),
+        (lambda v: stability.erlang_delay_window(9.0, 1.0, v), few),
+        (lambda v: stability.erlang_safe_gain(v, 3), bad),
+        (lambda v: stability.erlang_safe_gain(1.0, v), few),
+        (lambda v: stability.erlang_best_gain(v, 1.0, 3), bad),
+        (lambda v: stability.erlang_best_gain(1.0, v, 3), bad),
+        (lambda v: stability.erlang_best_gain(1.0, 1.0, v), few),
+        (lambda v: stability.erlang_best_delay(2.0, v, 3), bad),
+        (lambda v: stability.erlang_best_delay(2.0, 1.0, v), few),
+        (lambda v: stability.erlang_pair(1.0, v, 1.0, 3, 2.0), bad),
+        (lambda v: stability.erlang_pair(1.0, 1.0, 1.0, v, 2.0), few),
+    ]:
+        assert_only_the_first_is_good(function, members)
+
+
+@pytest.mark.parametrize("radius", [-1.0, 0.0, jnp.nan])
+def test_bad_radius_or_range_is_flagged(radius):
+    system = lb.System(1.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(2.0))
+    members = jnp.array([0.1, radius])
+    assert_only_the_first_is_good(lambda r: stability.pseudospectral_abscissa(system, r), members)
+    assert_only_the_first_is_good(lambda d: stability.worst_abscissa(system, d, 2.0), members)
+    assert np.isnan(jax.vmap(lambda d: stability.worst_abscissa(system, d, 0.1))(members)[0]).all()
+
+
+def test_servers_that_turn_out_to_differ_are_flagged():
+    def margins(rates):
+        system = lb.System(1.0, rates, lb.Erlang(1.0, 2), lb.Logit(2.0))
+        return stability.margins(system)
+
+    assert_only_the_first_is_good(margins, jnp.array([[1.0, 1.0], [1.0, 2.0]]))
