@@ -31,7 +31,9 @@ class ErlangRoot(NamedTuple):
 
     `double`: two roots meet. There the derivative of the imaginary part does not exist and is given
     as zero; that of the real part is the one-sided one towards a larger gain. The imaginary part's
-    derivative is zero where the root is real.
+    derivative is zero where the root is real. Without feedback, or with a gain that rounding cannot
+    tell from none, and gamma <= mu, all L roots of the stages meet: it is set too, and where the
+    derivative in the gain is infinite, for L > 2 and for gamma = mu, it is given as zero.
 
     `valid`: arguments were in their domain and no product of them overflows; elsewhere `root` is
     NaN and its derivatives are zero.
@@ -71,13 +73,14 @@ def erlang_root(
     does not recompile.
 
     **Returns:** an `ErlangRoot`, differentiable in every argument by the implicit function theorem,
-    also twice, but for the second derivative in theta and L together at theta = 0.
+    also twice.
 
     **Raises:** `ValueError` on a bad argument.
 
     **Accuracy:** relative, for mu D in 1e-4 to 1e4, lambda theta D in 1e-6 to 1e6 and 1 to 10^6
     stages or infinitely many: 4e-14 in float64, 3e-5 in float32; near a double root the square
-    root of the precision (`experiments/certification.py`).
+    root of the precision (`experiments/certification.py`). Derivatives in the gain lose digits as
+    the root nears that of the stages: a part eps / |1 + r D / L| of them.
 
     **Cost:** fixed, whatever the number of stages (`experiments/benchmarks/spectrum.py`). Long
     arrays are done in pieces, so that 10^7 points take little memory beyond arguments and result.
@@ -205,17 +208,14 @@ def _slopes(arguments, out, wanted):
     real, imag, flag, passed, turned, slope = out
     m, kappa = service_rate * mean, gain * mean
     s, finite = inverse(stages)
-    double = flag > 0
     # Without feedback the stages' own root r = -L / D may be first; it is multiple, and moves with
     # a power of the gain, so that it has no derivative in the gain.
-    stuck = (kappa <= 0) & (m >= finite) & (stages > 1) & (s > 0)
+    stuck = (flag > 0) & (turned[0] == 0) & (turned[1] == 0) & (stages > 1)
+    double = (flag > 0) & ~stuck
     z = real * mean, imag * mean
     # V^(1 - L), by (17).
     pull = _scale(multiply(passed, turned), -1 / feedback(kappa))
-    # Without feedback (17) has no derivative of it, but the power has: V = 1 + s z moves with z.
-    alone = jax.lax.stop_gradient(jnp.abs(pull[0])), jax.lax.stop_gradient(turned[0])
-    moved_z = z[0] - jax.lax.stop_gradient(z[0])
-    alone = alone[0] * (1 + (s - 1) * moved_z / jnp.where(alone[1] == 0, 1.0, alone[1]))
+    alone = _pull_without_feedback((jnp.abs(pull[0]), s, z[0], turned[0]))
     # Change of V (r + mu + g V^-L), V = 1 + r D / L, with the root held.
     change = (
         lambda: (jnp.where(kappa <= 0, alone, pull[0]), jnp.where(kappa <= 0, 0.0, pull[1])),
@@ -236,7 +236,9 @@ def _slopes(arguments, out, wanted):
         lambda: -(service_rate / (1 + s) + real) / mean,
         lambda: -s * s * (1 + m) / (1 + s) ** 2 / mean,
     )
-    when_stuck = 0.0, 0.0, finite / (mean * mean), -1 / mean
+    # The real part of two goes as the gain, that of more as a lower power.
+    apart = jnp.where(stuck & (stages == 2) & (m > 2), m - 2, jnp.inf)
+    when_stuck = 2 / (apart * apart), 0.0, finite / (mean * mean), -1 / mean
     slopes = {}
     for number in wanted:
         moved = change[number]()
@@ -245,6 +247,27 @@ def _slopes(arguments, out, wanted):
         x = jnp.where(stuck, when_stuck[number], x)
         slopes[number] = x, jnp.where(double | (imag == 0), 0.0, y)
     return slopes
+
+
+@jax.custom_jvp
+def _pull_without_feedback(known):
+    """V^(1 - L) from itself, s, z and V, for a real root.
+
+    Without feedback (17) has no derivative of it, but the power has.
+    """
+    return known[0]
+
+
+@_pull_without_feedback.defjvp
+def _pull_without_feedback_jvp(primals, tangents):
+    value, s, z, turned = primals[0]
+    _, d_s, d_z, _ = tangents[0]
+    zero = jnp.zeros_like(z)
+    gone = turned == 0
+    tau, _ = scaled_log1p(s, jnp.where(gone, 0.0, z), zero)
+    bend, _ = _bend(s, (z, zero), (turned, zero), gone)
+    change = (s - 1) * (d_z + bend * d_s) / jnp.where(gone, 1.0, turned) + tau * d_s
+    return value, value * change
 
 
 def _scale(pair: Pair, factor: Array) -> Pair:

@@ -32,8 +32,10 @@ Pair = tuple[Float[Array, "..."], Float[Array, "..."]]
 class Solved(NamedTuple):
     """z, p = z + m, V = 1 + s z and p + V, and whether z is a double root.
 
-    p + V is zero at a double root. p, V and p + V are formed without the cancellation that z would
-    bring near one, but for V in the far regime: eps / abs(V) of it is lost there.
+    p + V is zero at a double root. Where V is zero instead, z is a root of all stages: the gain is
+    zero, or so small that rounding cannot tell it from zero. p, V and p + V are formed without the
+    cancellation that z would bring near one, but for V in the far regime: eps / abs(V) of it is
+    lost there.
     """
 
     root: Pair
@@ -60,9 +62,13 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     delta = jax.lax.optimization_barrier(jnp.where(jnp.abs(delta) <= unsure, 0.0, delta))
     far, below = delta > FAR, delta < -1
     near = _near_guess(s, jnp.clip(delta, -1, FAR))
+    log_turned, *guess = _far_guess(s, m, jnp.where(far, log_kappa, 1.0))
+    # Also where there is no V left to take a logarithm of.
+    lost = ~(log_turned >= jnp.log(jnp.finfo(m.dtype).eps))
+    stuck = far & ~many & (off | lost)
     x, y = _polish(
         s,
-        *together(_choose(far, _far_guess(s, m, jnp.where(far, log_kappa, 1.0)), near)),
+        *together(_choose(far, (guess[0], guess[1]), near)),
         jnp.where(far, -m, 1.0),
         jnp.where(far, log_kappa, jnp.clip(delta, -1, FAR)),
         ~far,
@@ -75,16 +81,18 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     root_x = jnp.where(below, -slow - share * left, (c * x - 1 - m) / (1 + s))
     root_x = jnp.where(far, x, root_x)
     # Without feedback the modes are those of service and of the stages.
-    root_x = jnp.where(off, -jnp.where(many, m, jnp.minimum(m, L)), root_x)
-    root_y = jnp.where(off, 0.0, jnp.where(far, y, share * eta_y))
+    still = off | stuck
+    root_x = jnp.where(still, -jnp.where(many, m, jnp.minimum(m, L)), root_x)
+    root_y = jnp.where(still, 0.0, jnp.where(far, y, share * eta_y))
     first = -share * left, share * eta_y
     second = share * (1 + s * eta_x), share * s * eta_y
     swapped = one & (m > 1)
     passed = _choose(far, (root_x + m, root_y), _choose(swapped, second, first))
     turned = _choose(far, (1 + s * root_x, s * root_y), _choose(swapped, first, second))
+    turned = jnp.where(stuck, 0.0, turned[0]), turned[1]
     total = root_x + m + 1 + s * root_x, (1 + s) * root_y
     slope = _choose(far, total, (c * eta_x, c * eta_y))
-    double = (slope[0] == 0) & (slope[1] == 0)
+    double = stuck | ((slope[0] == 0) & (slope[1] == 0))
     return Solved((root_x, root_y), passed, turned, slope, double)
 
 
@@ -164,7 +172,7 @@ def _near_guess(s, delta):
 
 
 def _far_guess(s, m, log_kappa):
-    """z for delta > FAR or c <= 0, by one Halley step in tau = L log V."""
+    """log |V|, and z, for delta > FAR or c <= 0, by one Halley step in tau = L log V."""
     x, y = log_kappa / (1 + s), jnp.pi / (1 + s)
     ex, ey = _scaled_expm1(s, x, y)
     px, py = ex + m, ey
@@ -177,7 +185,7 @@ def _far_guess(s, m, log_kappa):
     newton = _divide((fx, fy), (1 + rx, ry))
     ux, uy = multiply(newton, _divide(bend, (1 + rx, ry)))
     dx, dy = _divide(newton, (1 - ux / 2, -uy / 2))
-    return _scaled_expm1(s, x - dx, y - dy)
+    return s * (x - dx), *_scaled_expm1(s, x - dx, y - dy)
 
 
 def _scaled_expm1(s, x, y):

@@ -227,13 +227,43 @@ def value_and_gradient(given):
     return result, gradient
 
 
-def test_without_feedback_the_second_derivative_is_that_of_the_linearised_root():
-    """Lagrange's series about r = -mu: the second derivative in the gain is (V^-2L)'."""
-    abscissa = jax.jit(
-        jax.grad(jax.grad(lambda t: lb.stability.erlang_root(15.0, 1.0, 1.0, 2.0, t).root.real))
-    )
-    # V = 1 + z / 2 at z = -1: -2 V^-5.
-    np.testing.assert_allclose(abscissa(0.0), 15**2 * -64.0, rtol=1e-12)
+def test_without_feedback_second_derivatives_are_those_of_lagranges_series():
+    """r = -mu - K f(-mu) + K^2 (f^2)'(-mu) / 2 + ..., in all four of mu, D, L and K."""
+
+    def abscissa(mu, mean, stages, gain):
+        return lb.stability.erlang_root(1.0, mu, mean, stages, gain).root.real
+
+    def series(mu, mean, stages, gain):
+        def transform(r):
+            return (1 + r * mean / stages) ** -stages
+
+        square = jax.grad(lambda r: transform(r) ** 2)
+        return -mu - gain * transform(-mu) + gain**2 * square(-mu) / 2
+
+    bends, wanted = (jax.jit(jax.hessian(f, argnums=(0, 1, 2, 3))) for f in (abscissa, series))
+    for point in [(1.0, 1.0, 2.0, 0.0), (0.5, 2.0, 5.0, 0.0), (3.0, 1.0, 20.0, 0.0)]:
+        np.testing.assert_allclose(bends(*point), wanted(*point), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gains_too_small_to_part_the_roots_of_the_stages_are_taken_for_none(dtype):
+    """Two roots -gamma +- i a: a^2 = K gamma^2 / (mu - gamma), and half of that over mu - gamma
+    is what their real part gains."""
+    tiny = np.finfo(dtype).tiny
+    for stages, service in ((1, 1.0), (2, 2.0), (2, 30.0), (2, 1e4), (3, 3.0), (3, 30.0)):
+        for gain in (0.0, tiny, tiny**0.9, tiny**0.5, tiny**0.25, tiny**0.125):
+            arguments = [jnp.asarray(v, dtype) for v in (1, service, 1, stages, gain)]
+            found = lb.stability.erlang_root(*arguments)
+            assert found.valid
+            size = (gain / max(service - stages, 1e-3)) ** (1 / stages) + gain ** (1 / (stages + 1))
+            assert abs(found.root + stages) <= 2 * stages * size + 4 * np.finfo(dtype).eps * stages
+            slopes = jax.grad(lambda a: lb.stability.erlang_root(*a).root.real)(arguments)
+            assert np.isfinite(slopes).all()
+            assert found.double == (found.root.imag == 0)
+            if found.double and stages == 2 and service > 2:
+                np.testing.assert_allclose(slopes[4], 2 / (service - 2) ** 2, rtol=1e-5)
+            elif found.double:
+                assert slopes[4] == 0
 
 
 def test_products_that_overflow_are_flagged():
