@@ -273,6 +273,11 @@ def test_plot_writes_the_overview_and_says_where(run, monkeypatch, tmp_path):
     assert err == f"Picture: {tmp_path / 'a.png'}\n"
     assert json.loads(out)["stable"] is False
     assert {system.delay.stages for system in drawn} == {2}
+    # A link is written through, even one to a file that is not there yet.
+    (tmp_path / "link.png").symlink_to(tmp_path / "there.png")
+    run("stability", *options(stages=2), "--plot", tmp_path / "link.png")
+    assert (tmp_path / "link.png").is_symlink()
+    assert (tmp_path / "there.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("no_computing")
@@ -331,7 +336,7 @@ def test_a_missing_number_is_named(run, missing):
     assert run("stability", *given) == (2, "", f"jaxlb: Missing option '--{missing}'.\n")
 
 
-@pytest.mark.parametrize("changed", [{"sensitivity": 1e308}, {"service_rate": 1e300}])
+@pytest.mark.parametrize("changed", [{"sensitivity": 1e308}, {"delay_mean": 1e308}])
 def test_numbers_beyond_double_precision_are_one_line(run, changed):
     complaint = "jaxlb: the numbers given must be less extreme: what follows overflows.\n"
     assert run("stability", *options(stages=2, **changed)) == (2, "", complaint)

@@ -170,10 +170,12 @@ def _require_picture(path: Path) -> None:
     if path.suffix.lower() not in PICTURES:
         raise click.UsageError(f"`--plot` must end with {', '.join(PICTURES)}, got {str(path)!r}.")
     try:
-        there = path.exists()
-        path.open("ab").close()
+        # A link stays, even one to a file that is not there yet.
+        target = path.resolve()
+        there = target.exists()
+        target.open("ab").close()
         if not there:
-            path.unlink()
+            target.unlink()
     except OSError as error:
         raise click.UsageError(
             f"`--plot` must be a file that can be written, got {str(path)!r} ({error.strerror})."
