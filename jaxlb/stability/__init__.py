@@ -1,9 +1,14 @@
-"""Local stability of balance: roots of the linearised difference mode."""
+"""Local stability of balance: roots of the linearised difference mode.
+
+A value out of its domain that only shows while it is traced, as in a batch, gives NaN, false flags
+and derivatives of zero.
+"""
 
 from .boundary import (
     critical_delay,
     critical_gain_for_every_delay,
     critical_sensitivity,
+    delay_crossings,
     hopf_frequency,
     two_stage_critical_gain,
 )
@@ -32,11 +37,13 @@ from .spectrum import (
     rightmost_root,
     spectral_abscissa,
 )
+from .stretching import DelayCrossings
 from .summary import Summary, summary
 from .worst_case import WorstCase, pseudospectral_abscissa, worst_abscissa
 
 __all__ = [
     "CertifiedRoot",
+    "DelayCrossings",
     "DelayWindow",
     "ErlangRoot",
     "HopfPoint",
@@ -58,6 +65,7 @@ __all__ = [
     "critical_sensitivity",
     "damping_ratio",
     "decay_time",
+    "delay_crossings",
     "eigenvalues",
     "erlang_best_delay",
     "erlang_best_gain",

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model.delays import Erlang, log1p
 from ..model.system import System
-from . import domain, loop
+from . import axis, domain, loop, stretching
 from .boundary import critical_delay, critical_sensitivity
 from .erlang import is_erlang
 
@@ -50,15 +50,15 @@ def margins(system: System) -> Margins:
 
     With `Logit` and an `Erlang` or `Deterministic` delay the size of G falls with the frequency, so
     that there is one crossover. For other laws and rules each margin is the least over the first 32
-    crossings on a grid of frequencies (that of `jaxlb.stability.nyquist`); of a rule that is not
-    linear `gain` scales the slope at balance. All are differentiable; zero where infinite.
+    crossings on a grid of frequencies (`jaxlb.stability.axis`); of a rule that is not linear `gain`
+    scales the slope at balance. All are differentiable; zero where infinite.
 
     **Raises:** `ValueError` unless there are two or more servers of one service rate.
 
     **Accuracy:** relative; of `phase` relative to pi plus its size, of `delay` to that over the
-    crossover. With one crossover `gain` and
-    `mean_delay` are those of `jaxlb.stability.boundary`, the others within 3e-15 in float64 and
-    4e-7 in float32. By the search, over 200 random weights: 1e-13 and 3e-6, 2e-4 for `mean_delay`.
+    crossover. With one crossover `gain` and `mean_delay` are those of `jaxlb.stability.boundary`,
+    the others within 3e-15 in float64 and 4e-7 in float32. By the search, over 200 random weights:
+    1e-13 and 3e-6, 2e-4 for `mean_delay`.
 
     **Cost:** fixed; by the search 6000 evaluations of the delay's transform.
 
@@ -131,45 +131,31 @@ def _closed_margins(system: System) -> Margins:
 
 
 def _found_margins(system: System) -> Margins:
-    """By the crossings of the negative axis, of the unit circle, and of the curve on which a root
-    is on the axis for some mean delay."""
-    grid, gain = loop.frequencies(system), loop.feedback(system)
-    service = system.common_service_rate
+    """By the crossings of the negative axis and of the unit circle."""
+    grid = loop.frequencies(system)
 
-    def responses(w):
-        """f and g_w . phi."""
-        r = jax.lax.complex(jnp.zeros_like(w), w)
-        return system.delay.transform(r), loop.transit_gain(system, gain, r)
-
-    def curve(w, f, seen):
-        return -gain[0] * f / jax.lax.complex(jnp.broadcast_to(service, w.shape), w) - seen
+    def curve(w):
+        return loop.on_axis(system, w)
 
     def conditions(w):
-        f, seen = responses(w)
-        value = curve(w, f, seen)
-        resultant = _stretching(gain, service, w, f, seen)[0]
-        return jnp.stack([value.imag, _square(value) - 1, resultant])
+        value = curve(w)
+        return jnp.stack([value.imag, _square(value) - 1])
 
-    at, rising, there = loop.crossings(conditions, grid)
-    f, seen = jax.vmap(jax.vmap(responses))(at)
-    on_axis, on_circle = curve(at[0], f[0], seen[0]), curve(at[1], f[1], seen[1])
+    at, rising, there = axis.crossings(conditions, grid)
+    on_axis, on_circle = jax.vmap(jax.vmap(curve))(at)
     growths = jnp.where(there[0], _growth(on_axis, _rounding(system, at[0])), jnp.inf)
     # G crosses the axis at frequency zero too, where it is real; this half counts once.
     zero = jnp.zeros_like(grid[0])
-    f_still, seen_still = responses(zero)
-    still = _growth(curve(zero, f_still, seen_still), _rounding(system, zero))
-    first = jnp.where(curve(grid[0], *responses(grid[0])).imag > 0, 1, -1)
+    still = _growth(curve(zero), _rounding(system, zero))
+    first = jnp.where(curve(grid[0]).imag > 0, 1, -1)
     # Each crossing beyond -1, counted upwards, is a pair of roots on the right.
     pairs = jnp.where(growths < 1, jnp.where(rising[0], 2, -2), 0)
     stable = jnp.sum(pairs) + jnp.where(still < 1, first, 0) == 0
-    factors = _stretching(gain, service, at[2], f[2], seen[2])[1]
-    # And a longer mean raises what the rule sees in transit until G is -1 at frequency zero.
-    seen_still, rest = seen_still.real, 1 - gain[0] / service
-    seen_still = jnp.where(seen_still == 0, jnp.inf, seen_still)
-    factors = jnp.append(jnp.where(there[2], factors, jnp.inf), rest / seen_still)
-    factors = jnp.where(factors > 0, factors, jnp.inf)
+    changes, mean = stretching.delay_crossings(system), system.delay.mean
+    ahead = jnp.min(jnp.where(changes.mean > mean, changes.mean, jnp.inf))
+    lost = jnp.where(stable, ahead, jnp.where(changes.unstable[0], changes.mean[0], 0.0))
     # For the number of whole turns that the angle of one value leaves out.
-    angles = jnp.unwrap(jnp.angle(curve(grid, *jax.vmap(responses)(grid))))
+    angles = jnp.unwrap(jnp.angle(jax.vmap(curve)(grid)))
     followed = angles[jnp.maximum(jnp.searchsorted(grid, at[1]) - 1, 0)]
     phase = _phase(jnp.where(there[1], on_circle, 1.0), jax.lax.stop_gradient(followed), stable)
     phase = jnp.where(there[1], phase, jnp.inf)
@@ -180,7 +166,7 @@ def _found_margins(system: System) -> Margins:
         _first(jnp.append(growths, still), stable),
         jnp.min(phase),
         delay[least],
-        _first(factors, stable),
+        _ratio(lost, mean),
         crossover,
         stable,
     )
@@ -222,27 +208,6 @@ def _phase(value: Array, followed: Array, stable: Array) -> Array:
 def _square(value: Array) -> Array:
     """Squared size of a complex number."""
     return value.real * value.real + value.imag * value.imag
-
-
-def _stretching(
-    gain: Array, service: Array, v: Array, f: Array, seen: Array
-) -> tuple[Array, Array]:
-    """A function that is zero, and the factor on the mean delay, where a root is on the axis.
-
-    With v the factor s times the frequency, and f, phi those of the delay as it is, the equation
-
-        (i v + mu s) (1 - s g_w . phi(i v)) = s g_x f(i v)
-
-    has two real parts, quadratic in s; the function is their resultant.
-    """
-    r = jax.lax.complex(jnp.zeros_like(v), v)
-    square, linear = -service * seen, service - r * seen - gain[0] * f
-    p2, q2, p1, q1 = square.real, square.imag, linear.real, linear.imag
-    # Where the rule ignores jobs in transit both parts are linear.
-    blind = jnp.all(gain[1:] == 0)
-    top, bottom = jnp.where(blind, -v, p2 * v), jnp.where(blind, q1, q2 * p1 - p2 * q1)
-    resultant = jnp.where(blind, p1, p2 * top + p1 * bottom)
-    return resultant, jnp.where(bottom == 0, 0.0, top / jnp.where(bottom == 0, 1.0, bottom))
 
 
 class SensitivityPeak(NamedTuple):
@@ -297,7 +262,7 @@ def _sensitivity_peak(system: System, stable: Array) -> SensitivityPeak:
     values = jnp.where(looked_at, jax.vmap(distance)(points), jnp.inf)
     best = jnp.argmin(values)
     low, high = points[jnp.maximum(best - 1, 0)], points[jnp.minimum(best + 1, grid.size - 1)]
-    log_w = loop.lowest(distance, low, high)
+    log_w = axis.lowest(distance, low, high)
     frequency = jnp.exp(log_w)
     value = jnp.exp(-distance(jax.lax.stop_gradient(log_w)))
     amplifies = value > 1

@@ -11,7 +11,7 @@ from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractDelay, Deterministic, Erlang, MixedErlang, PhaseType
 from ..model.system import System
-from . import loop
+from . import axis
 from .dense import MAX_DENSE_MODES
 from .domain import flagged, is_valid
 from .spectrum import spectral_abscissa
@@ -187,7 +187,7 @@ def _worst_abscissa(system: System, shortest: Array, longest: Array) -> WorstCas
     points = jax.lax.stop_gradient(jnp.linspace(ends[0], ends[1], MEANS))
     values = jax.lax.stop_gradient(jax.vmap(best)(points))
     at = jnp.argmin(values)
-    inside = loop.lowest(
+    inside = axis.lowest(
         best, points[jnp.maximum(at - 1, 0)], points[jnp.minimum(at + 1, MEANS - 1)]
     )
     means = jnp.append(ends, inside)

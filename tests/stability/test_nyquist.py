@@ -56,6 +56,9 @@ class TwoTimes(lb.AbstractDelay):
         return (jnp.exp(-z) + jnp.exp(-2.6 * z)) / (2 + 0.2 * z)
 
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
 def all_of(system):
     """Critical sensitivity, frequency, delay window and safe gain of a system."""
     point = lb.stability.critical_sensitivity(system), lb.stability.hopf_frequency(system)
@@ -141,13 +144,22 @@ def test_spectrum_changes_side_at_the_boundary_of_weighted_rules():
     def all_at_once(initial, generator, service_rate, weights):
         rule = lb.WeightedLogit(1.0, weights)
         system = lb.System(2.0, service_rate, lb.PhaseType(initial, generator), rule)
-        return lb.stability.critical_sensitivity(system), lb.stability.hopf_frequency(system)
+        stability = lb.stability
+        return (
+            stability.critical_sensitivity(system),
+            stability.hopf_frequency(system),
+            stability.delay_crossings(system),
+            stability.critical_delay(system),
+        )
 
     found = all_at_once(initial, generator, service_rate, weights)
-    for n, (theta, omega) in enumerate(zip(*found, strict=True)):
+    means = [lb.PhaseType(*law).mean for law in zip(initial, generator, strict=True)]
+    changes, windows = 0, list(zip(*found[3], strict=True))
+    for n, (theta, omega) in enumerate(zip(*found[:2], strict=True)):
 
-        def side(theta, n=n):
-            return abscissa(initial[n], generator[n], service_rate[n], 2 * theta, weights[n])
+        def side(theta, scale=1.0, n=n):
+            law = initial[n], generator[n] / scale
+            return abscissa(*law, service_rate[n], 2 * theta, weights[n])
 
         # LAPACK's rounding, relative to the largest entry of the matrix.
         noise = 1e-13 * (service_rate[n] + np.abs(generator[n]).max())
@@ -156,8 +168,20 @@ def test_spectrum_changes_side_at_the_boundary_of_weighted_rules():
         kinds.add("never" if np.isinf(theta) else "real" if omega == 0 else "oscillating")
         if np.isfinite(theta):
             assert side(theta * (1 - 1e-6)) < 0 < side(theta * (1 + 1e-6))
-    # All three happen.
+        ends = np.asarray(found[2].mean[n])
+        unstable = np.append(False, found[2].unstable[n])
+        for scale in np.geomspace(1e-4, 1e4, 81):
+            wanted = unstable[np.searchsorted(ends, means[n] * scale)]
+            assert (side(1.0, scale) > noise * max(1, 1 / scale)) == wanted
+        for end, after in zip(ends[np.isfinite(ends)] / means[n], unstable[1:], strict=False):
+            changes += 1
+            assert (side(1.0, end * (1 + 1e-7)) > 0) == after
+            assert (side(1.0, end * (1 - 1e-7)) > 0) != after
+        np.testing.assert_allclose(windows[n][:2], ends[:2], rtol=1e-14)
+        assert windows[n][2] == np.isinf(ends[2])
+    # All three happen, and stability changes with the mean delay of most.
     assert kinds == {"never", "real", "oscillating"}
+    assert changes > size / 2
 
 
 def test_uniform_delay_has_the_published_critical_window():
@@ -229,20 +253,29 @@ def test_window_narrower_than_the_grid_is_found():
             assert lower < 8 < upper
 
 
-def test_law_with_several_windows_shows_the_first_and_says_so():
+def test_every_window_of_a_law_is_listed_and_the_first_is_the_critical_one():
     """Eight or forty stages, at equal chance."""
     weights = np.zeros(40)
     weights[[7, 39]] = 0.5
     system = up_to_sixty_stages(weights, gain=5.2)
     lower, upper, single, _ = map(float, all_of(system)[2:])
     assert not single
+    listed = lb.stability.delay_crossings(system)
+    np.testing.assert_allclose(listed.mean[:2], [lower, upper], rtol=1e-14)
+    assert upper < listed.mean[2] < np.inf
+    np.testing.assert_array_equal(listed.unstable[:4], [True, False, True, False])
+    # The second has no end.
+    assert np.isinf(listed.mean[3:]).all()
+    assert not listed.unstable[4:].any()
     initial, generator = mixed_erlang(1.0, weights)
     for mean, unstable in [
         (0.999 * lower, False),
         (1.001 * lower, True),
         (0.999 * upper, True),
         (1.001 * upper, False),
-        (3 * upper, True),
+        (0.999 * listed.mean[2], False),
+        (1.001 * listed.mean[2], True),
+        (30 * listed.mean[2], True),
     ]:
         assert (abscissa(initial, generator / mean, 1.0, 5.2) > 0) == unstable
 
@@ -283,6 +316,39 @@ def test_single_precision_stays_single_and_close():
         np.testing.assert_allclose(float(one), float(other), rtol=3e-6)
 
 
+def test_mean_delays_of_the_formulas_and_of_no_delay_are_listed_alike():
+    window = lb.stability.erlang_delay_window(5.0, 1.0, 3)
+    listed = lb.stability.delay_crossings(lb.System(1.0, 1.0, lb.Erlang(9.0, 3), lb.Logit(5.0)))
+    np.testing.assert_allclose(listed.mean, window[:2], rtol=1e-14)
+    np.testing.assert_array_equal(listed.unstable, [True, False])
+    calm = lb.stability.delay_crossings(lb.System(1.0, 1.0, lb.Erlang(9.0, 3), lb.Logit(3.0)))
+    assert np.isinf(calm.mean).all()
+    assert not calm.unstable.any()
+    at_once = lb.System(1.0, 1.0, lb.NoDelay(), lb.Logit(5.0))
+    assert np.isinf(lb.stability.critical_delay(at_once).lower)
+    assert np.isinf(lb.stability.delay_crossings(at_once).mean).all()
+
+
+class Crowding(eqx.Module):
+    """Sends more to the longer queue: unstable without delay where the gain exceeds mu."""
+
+    gain: jax.Array
+
+    def __call__(self, queue):
+        return jax.nn.softmax(self.gain * queue)
+
+
+def test_rule_that_is_unstable_without_delay_has_a_window_from_zero():
+    for gain, unstable in ((0.9, False), (1.1, True)):
+        for delay in lb.MixedErlang(1.0, [0.5, 0.5]), lb.NoDelay():
+            system = lb.System(1.0, 1.0, delay, Crowding(jnp.asarray(gain)))
+            lower, upper, single = map(float, lb.stability.critical_delay(system))
+            assert lower == (0 if unstable else np.inf)
+            assert np.isinf(upper)
+            assert single
+            assert (lb.stability.spectral_abscissa(system) > 0) == unstable
+
+
 def test_rules_without_a_sensitivity_or_a_scale_are_named():
     delay = lb.Erlang(1.0, 2)
 
@@ -292,12 +358,11 @@ def test_rules_without_a_sensitivity_or_a_scale_are_named():
     own = lb.System(1.0, 1.0, delay, uniform)
     weighted = lb.System(1.0, 1.0, delay, lb.WeightedLogit(1.0, [0.5, 0.5]))
     no_sensitivity = "`routing` must be a logit rule here, got QueueRule."
-    no_scale = "`routing` must be Logit, got WeightedLogit."
+    only_logit = "`routing` must be Logit, got WeightedLogit."
     for function, system, complaint in [
         (lb.stability.critical_sensitivity, own, no_sensitivity),
         (lb.stability.hopf_frequency, own, no_sensitivity),
-        (lb.stability.critical_delay, weighted, no_scale),
-        (lb.stability.critical_gain_for_every_delay, weighted, no_scale),
+        (lb.stability.critical_gain_for_every_delay, weighted, only_logit),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
             function(system)
