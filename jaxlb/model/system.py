@@ -122,7 +122,7 @@ class System(eqx.Module):
         if not isinstance(self.delay, AbstractPhaseDelay):
             raise ValueError(
                 f"`delay` must have phases for {wanted_by}, got {type(self.delay).__name__}: "
-                "use Erlang(mean, stages) with many stages instead."
+                "use from_mean_cv, or Erlang with many stages, instead."
             )
         return self.delay
 

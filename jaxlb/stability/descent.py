@@ -82,7 +82,8 @@ def search(
     **Returns:** a `SearchResult`, the same for the same arguments. A local optimum: with several
     parameters there may be others. A point where the abscissa is not finite is stepped back from.
 
-    **Raises:** `ValueError` on a bad argument, or if `start` is outside bounds or constraints.
+    **Raises:** `ValueError` on a bad argument, if `start` is outside bounds or constraints, and as
+    `rightmost_pair`.
 
     **Accuracy:** with `Logit` and an `Erlang` or `Deterministic` delay, in double precision: the
     sensitivity, or the mean delay, that is best by the closed form, to 1e-14, and its abscissa to

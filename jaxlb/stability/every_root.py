@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
-from ..model.delays import Erlang, log1p
+from ..model.delays import AbstractDelay, AbstractPhaseDelay, Erlang, log1p
 from ..model.routing import Logit
 from ..model.system import System
 from .domain import of_system
@@ -69,10 +69,9 @@ def all_roots(system: System) -> Complex[Array, " modes"]:
 
 
 def _complaint(name: str, wanted: type, value: Any) -> str:
-    return (
-        f"`{name}` must be {wanted.__name__} here, got {type(value).__name__}: "
-        "use `eigenvalues` instead."
-    )
+    endless = isinstance(value, AbstractDelay) and not isinstance(value, AbstractPhaseDelay)
+    advice = "it has infinitely many; use `rightmost_root`" if endless else "use `eigenvalues`"
+    return f"`{name}` must be {wanted.__name__} here, got {type(value).__name__}: {advice} instead."
 
 
 @of_system

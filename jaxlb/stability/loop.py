@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
+from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, NoDelay
 from ..model.routing import Logit
@@ -30,6 +31,7 @@ def open_loop(system: System, root: Inexact[Array, ""]) -> Complex[Array, ""]:
 
     **Raises:** `ValueError` unless there are two or more servers of one service rate.
     """
+    _checks.kind("system", system, System)
     system.require_two_alike()
     delay, service = system.delay, root + system.common_service_rate
     gain = feedback(system)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..model.delays import Deterministic, Erlang, log1p
+from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang, log1p
 from ..model.routing import Logit
 from ..model.system import System
 from . import domain
@@ -203,7 +203,8 @@ _erlang_best_delay = eqx.filter_jit(erlang_best_delay)
 def _require_closed_form(system: System) -> None:
     """Before tracing hides the numbers."""
     require_pair(system)
-    advice = "search with `jaxlb.stability.search` instead."
+    phases = isinstance(system.delay, AbstractPhaseDelay)
+    advice = f"find it with `jaxlb.stability.{'search' if phases else 'summary'}` instead."
     if not isinstance(system.routing, Logit):
         name = type(system.routing).__name__
         raise ValueError(f"`routing` must be Logit for the closed form, got {name}: {advice}")

@@ -179,13 +179,15 @@ def rightmost_pair(system: System) -> RootPair:
 
     **Returns:** a `RootPair`, differentiable, also at a double root; from eigenvalues once only.
 
-    **Raises:** as `rightmost_root`.
+    **Raises:** as `rightmost_root`, and for other delays without phases.
 
     **Cost:** by `erlang_pair` fixed; by eigenvalues O(L^3), on the host.
     """
     _checks.kind("system", system, System)
     # Before tracing hides the numbers.
     system.require_two_alike()
+    if not is_erlang(system):
+        system.phase_delay("a pair of roots")
     return _rightmost_pair(system)
 
 

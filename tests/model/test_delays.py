@@ -9,6 +9,7 @@ import pytest
 import jaxlb as lb
 
 from .. import closed_forms
+from ..laws import window
 
 COXIAN = [[-3.0, 2.7, 0.0], [0.0, -4.0, 3.2], [0.0, 0.0, -2.0]]
 LOOP = [[-2.0, 0.5, 0.7], [0.25, -3.0, 0.0], [1.0, 0.0, -1.5]]
@@ -260,18 +261,6 @@ def test_weights_of_a_mixture_may_be_traced():
 def test_delay_computes_in_the_precision_that_it_is_given(delay):
     assert delay.mean.dtype == delay.squared_cv.dtype == jnp.float32
     assert delay.transform(jnp.complex64(0.5j)).dtype == jnp.complex64
-
-
-def window(width):
-    """The example of `TransformDelay`: a delay uniform on 0 to `width`."""
-
-    def transform(r):
-        still = r == 0
-        z = jnp.where(still, 1.0, r * width)
-        series = 1 - r * width / 2 + (r * width) ** 2 / 6
-        return jnp.where(still, series, -jnp.expm1(-z) / z)
-
-    return transform
 
 
 def test_moments_of_a_law_come_from_its_transform():

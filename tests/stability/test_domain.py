@@ -1,5 +1,7 @@
 """Values outside the domain that only show while they are traced: NaN, false flags, no slope."""
 
+import inspect
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,10 +53,10 @@ def assert_only_the_first_is_good(function, members, differentiate=None):
     found = jax.vmap(function)(members)
     leaves = jax.tree.leaves(found)
     for leaf in leaves:
-        rest = np.asarray(leaf[1:])
-        assert not rest.any() if leaf.dtype == bool else np.isnan(rest).all()
-        if np.iscomplexobj(rest):
-            assert (np.isnan(rest.real) & np.isnan(rest.imag)).all()
+        rest = leaf[1:]
+        assert not rest.any() if leaf.dtype == bool else np.isnan(jnp.real(rest)).all()
+        if jnp.iscomplexobj(rest):
+            assert np.isnan(jnp.imag(rest)).all()
     assert not any(np.isnan(leaf[0]).any() for leaf in leaves)
     if differentiate is None:
         return
@@ -189,3 +191,31 @@ def test_servers_that_turn_out_to_differ_are_flagged():
         return stability.margins(system)
 
     assert_only_the_first_is_good(margins, jnp.array([[1.0, 1.0], [1.0, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [
+        (stability.eigenvalues, ()),
+        (stability.rightmost_root, ()),
+        (stability.two_stage_critical_gain, ()),
+        (stability.characteristic_residual, (1.0,)),
+        (stability.open_loop, (1.0,)),
+    ],
+)
+def test_what_is_no_system_is_named(function, more):
+    # As users have it, without the types that tests check.
+    function = inspect.unwrap(function)
+    with pytest.raises(ValueError, match=r"^`system` must be of type System, got 3\.$"):
+        function(3, *more)
+
+
+def test_functions_of_phases_name_the_delay_that_has_none():
+    law = lb.System(1.0, 1.0, lb.TransformDelay(lambda r: jnp.exp(-r)), lb.Logit(1.0))
+    for function, reason in [
+        (stability.eigenvalues, "must have phases for a matrix, got TransformDelay"),
+        (stability.rightmost_pair, "must have phases for a pair of roots, got TransformDelay"),
+        (stability.best_sensitivity, "find it with `jaxlb.stability.summary` instead"),
+    ]:
+        with pytest.raises(ValueError, match=f"^`delay` .*{reason}"):
+            function(law)

@@ -271,21 +271,26 @@ def test_on_a_gpu_nothing_leaves_the_device():
 @pytest.mark.parametrize(
     ("delay", "rule", "complaint"),
     [
-        (lb.Deterministic(1.0), lb.Logit(1.0), "`delay` must be Erlang here, got Deterministic"),
+        (
+            lb.Deterministic(1.0),
+            lb.Logit(1.0),
+            "`delay` must be Erlang here, got Deterministic: "
+            "it has infinitely many; use `rightmost_root`",
+        ),
         (
             lb.MixedErlang(1.0, jnp.array([0.5, 0.5])),
             lb.Logit(1.0),
-            "`delay` must be Erlang here, got MixedErlang",
+            "`delay` must be Erlang here, got MixedErlang: use `eigenvalues`",
         ),
         (
             lb.Erlang(1.0, 2),
             lb.WeightedLogit(1.0, jnp.ones(2)),
-            "`routing` must be Logit here, got WeightedLogit",
+            "`routing` must be Logit here, got WeightedLogit: use `eigenvalues`",
         ),
     ],
 )
 def test_another_delay_or_rule_is_named_and_what_to_use(delay, rule, complaint):
-    with pytest.raises(ValueError, match=re.escape(complaint + ": use `eigenvalues` instead.")):
+    with pytest.raises(ValueError, match=re.escape(complaint + " instead.")):
         lb.stability.all_roots(lb.System(1.0, 1.0, delay, rule))
 
 

@@ -13,18 +13,7 @@ from jaxtyping import Array
 import jaxlb as lb
 
 from .. import closed_forms
-
-
-def window(width):
-    """Transform of a delay uniform on 0 to `width`: that of a moving average."""
-
-    def transform(r):
-        still = r == 0
-        z = jnp.where(still, 1.0, r * width)
-        series = 1 - r * width / 2 + (r * width) ** 2 / 6
-        return jnp.where(still, series, -jnp.expm1(-z) / z)
-
-    return transform
+from ..laws import window
 
 
 class Chain(eqx.Module):

@@ -323,9 +323,9 @@ def test_other_laws_and_rules_are_sent_to_the_search(function):
     law = lb.PhaseType([1.0], [[-1.0]])
     for delay, routing, complaint in [
         (law, lb.Logit(1.0), "`delay` must be Erlang or Deterministic for the closed form, "
-         "got PhaseType: search with `jaxlb.stability.search` instead."),
+         "got PhaseType: find it with `jaxlb.stability.search` instead."),
         (lb.Erlang(1.0, 1), lb.WeightedLogit(1.0, [1.0]), "`routing` must be Logit for the closed "
-         "form, got WeightedLogit: search with `jaxlb.stability.search` instead."),
+         "form, got WeightedLogit: find it with `jaxlb.stability.search` instead."),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
             best(lb.System(1.0, 1.0, delay, routing))

@@ -111,7 +111,7 @@ def test_pseudospectrum_needs_phases_and_a_radius():
     whole = system(jnp.array([1.0, 1.0, 1.0]), np.inf)
     message = (
         r"^`delay` must have phases for a pseudospectrum, got Deterministic: "
-        r"use Erlang\(mean, stages\) with many stages instead\.$"
+        r"use from_mean_cv, or Erlang with many stages, instead\.$"
     )
     with pytest.raises(ValueError, match=message):
         lb.stability.pseudospectral_abscissa(whole, 0.1)
