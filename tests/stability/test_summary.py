@@ -149,5 +149,5 @@ def test_a_traced_law_without_a_closed_form_points_to_the_search():
         delay = lb.MixedErlang(1.0, jnp.array([0.5, 0.5]))
         return summary(lb.System(15.0, 1.0, delay, lb.Logit(theta)))
 
-    with pytest.raises(ValueError, match=r"search with `jaxlb.stability.search`"):
+    with pytest.raises(ValueError, match=r"find it with `jaxlb.stability.search`"):
         jax.make_jaxpr(traced)(1.0)
