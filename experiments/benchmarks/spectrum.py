@@ -56,6 +56,8 @@ def nanoseconds(work: dict[str, tuple[Callable[[], object], int]], repetitions: 
     spent = {name: [] for name in work}
     for _ in range(repetitions + 1):
         for name, (function, points) in work.items():
+            # Once untimed: a batch of large matrices leaves the caches cold for the next.
+            jax.block_until_ready(function())
             begin = time.process_time()
             jax.block_until_ready(function())
             spent[name].append((time.process_time() - begin) / points)
