@@ -35,8 +35,8 @@ class ErlangRoot(NamedTuple):
     tell from none, and gamma <= mu, all L roots of the stages meet: it is set too, and where the
     derivative in the gain is infinite, for L > 2 and for gamma = mu, it is given as zero.
 
-    `valid`: arguments were in their domain and no product of them overflows; elsewhere `root` is
-    NaN and its derivatives are zero.
+    `valid`: arguments were in their domain and neither the square of lambda theta D nor that of
+    mu D overflows; elsewhere `root` is NaN and its derivatives are zero.
     """
 
     root: Complex[Array, "..."]
@@ -73,7 +73,8 @@ def erlang_root(
     does not recompile.
 
     **Returns:** an `ErlangRoot`, differentiable in every argument by the implicit function theorem,
-    also twice.
+    also twice. With one stage and gamma < mu the second derivative in the gain and L together,
+    infinite without feedback, is given as finite there.
 
     **Raises:** `ValueError` on a bad argument.
 
@@ -92,8 +93,7 @@ def erlang_root(
         "sensitivity": _checks.not_negative("sensitivity", sensitivity, "per job", _checks.ANY),
     }
     dtype = jnp.result_type(*arguments.values())
-    arguments["stages"] = _checks.as_float("stages", stages, _checks.ANY)
-    _checks.require("stages", arguments["stages"], lambda v: v >= 1, "at least 1")
+    arguments["stages"] = _checks.stages("stages", stages, _checks.ANY)
     _checks.broadcast(arguments)
     order = "arrival_rate", "service_rate", "mean", "stages", "sensitivity"
     real, imag, double, valid = _in_pieces(*(arguments[name].astype(dtype) for name in order))
@@ -145,12 +145,13 @@ def _pieces_of(length: int, size: int, *arguments: Float[Array, " _"]):
 def _elements(arrival_rate, service_rate, mean, stages, sensitivity):
     """Real and imaginary part, whether the root is double, whether the arguments are valid."""
     rates = arrival_rate, service_rate, mean
-    valid = (stages >= 1) & (sensitivity >= 0) & (sensitivity < jnp.inf)
+    valid = _checks.is_stages(stages) & _checks.is_not_negative(sensitivity)
     for rate in rates:
-        valid = valid & (rate > 0) & (rate < jnp.inf)
-    # A product that overflows has no root.
+        valid = valid & _checks.is_positive(rate)
+    # The root takes squares of both.
+    largest = jnp.sqrt(jnp.finfo(mean.dtype).max)
     for product in (arrival_rate * sensitivity * mean, service_rate * mean):
-        valid = valid & (product < jnp.inf)
+        valid = valid & (product < largest)
     # Masked before the root, not after: zero times NaN is NaN in the transpose.
     arrival_rate, service_rate, mean, stages, sensitivity = (
         jnp.where(valid, value, 1.0) for value in (*rates, stages, sensitivity)
@@ -214,13 +215,15 @@ def _slopes(arguments, out, wanted):
     double = (flag > 0) & ~stuck
     z = real * mean, imag * mean
     # V^(1 - L), by (17).
+    off = kappa <= 0
     pull = _scale(multiply(passed, turned), -1 / feedback(kappa))
-    alone = _pull_without_feedback((jnp.abs(pull[0]), s, z[0], turned[0]))
+    pull = jnp.where(off, jnp.abs(pull[0]), pull[0]), jnp.where(off, 0.0, pull[1])
+    pull = _power((pull, s, z, turned))
     # Change of V (r + mu + g V^-L), V = 1 + r D / L, with the root held.
     change = (
-        lambda: (jnp.where(kappa <= 0, alone, pull[0]), jnp.where(kappa <= 0, 0.0, pull[1])),
+        lambda: pull,
         lambda: turned,
-        lambda: _scale(multiply(passed, z), 1 / (mean * mean)),
+        lambda: multiply(_scale(passed, 1 / mean), (real, imag)),
         lambda: _scale(multiply(passed, _bend(s, z, turned, stuck)), -s * s / mean),
     )
     held = jnp.where(double | stuck, 1.0, slope[0]), jnp.where(double | stuck, 0.0, slope[1])
@@ -237,8 +240,11 @@ def _slopes(arguments, out, wanted):
         lambda: -s * s * (1 + m) / (1 + s) ** 2 / mean,
     )
     # The real part of two goes as the gain, that of more as a lower power.
-    apart = jnp.where(stuck & (stages == 2) & (m > 2), m - 2, jnp.inf)
-    when_stuck = 2 / (apart * apart), 0.0, finite / (mean * mean), -1 / mean
+    two = stuck & (stages == 2) & (m > 2)
+    apart = jnp.where(two, m - 2, 1.0)
+    rate = jnp.where(two, 2 / (apart * apart), 0.0)
+    turn = -2 * gain * rate / apart
+    when_stuck = rate, turn * mean, finite / mean / mean + turn * service_rate, -1 / mean
     slopes = {}
     for number in wanted:
         moved = change[number]()
@@ -250,24 +256,28 @@ def _slopes(arguments, out, wanted):
 
 
 @jax.custom_jvp
-def _pull_without_feedback(known):
-    """V^(1 - L) from itself, s, z and V, for a real root.
+def _power(known):
+    """V^(1 - L) from itself, s, z and V, with the derivative of the power.
 
-    Without feedback (17) has no derivative of it, but the power has.
+    That of p V / kappa cancels where kappa is small, and does not exist where it is zero.
     """
     return known[0]
 
 
-@_pull_without_feedback.defjvp
-def _pull_without_feedback_jvp(primals, tangents):
+@_power.defjvp
+def _power_jvp(primals, tangents):
     value, s, z, turned = primals[0]
     _, d_s, d_z, _ = tangents[0]
-    zero = jnp.zeros_like(z)
-    gone = turned == 0
-    tau, _ = scaled_log1p(s, jnp.where(gone, 0.0, z), zero)
-    bend, _ = _bend(s, (z, zero), (turned, zero), gone)
-    change = (s - 1) * (d_z + bend * d_s) / jnp.where(gone, 1.0, turned) + tau * d_s
-    return value, value * change
+    gone = turned[0] ** 2 + turned[1] ** 2 == 0
+    v = jnp.where(gone, 1.0, turned[0]), turned[1]
+    size = v[0] ** 2 + v[1] ** 2
+    # With one stage V may be zero, and the derivative in L infinite: none is given, as in `_bend`.
+    lost = (1 + s * z[0] == 0) & (z[1] == 0)
+    tau = scaled_log1p(s, *(jnp.where(lost, 0.0, part) for part in z))
+    bend = _bend(s, z, turned, gone)
+    moved = d_z[0] + bend[0] * d_s, d_z[1] + bend[1] * d_s
+    x, y = _scale(multiply(moved, (v[0], -v[1])), (s - 1) / size)
+    return value, multiply(value, (x + tau[0] * d_s, y + tau[1] * d_s))
 
 
 def _scale(pair: Pair, factor: Array) -> Pair:

@@ -245,6 +245,44 @@ def test_without_feedback_second_derivatives_are_those_of_lagranges_series():
         np.testing.assert_allclose(bends(*point), wanted(*point), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("gain", [1e-6, 1e-12, 1e-30, 1e-160, 1e-300])
+def test_second_derivatives_at_a_small_gain_are_those_without_one(gain):
+    point = jnp.array([1.0, 1.0, 1.0, 2.0])
+
+    def abscissa(numbers, gain):
+        mu, mean, rate, stages = numbers
+        return lb.stability.erlang_root(rate, mu, mean, stages, gain).root.real
+
+    bends = jax.jit(jax.hessian(abscissa, argnums=(0, 1)))
+    for one, other in zip(
+        jax.tree.leaves(bends(point, gain)), jax.tree.leaves(bends(point, 0.0)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=50 * gain + 1e-280)
+
+
+@pytest.mark.parametrize("stages", [1.0, 2.0, 3.0, 3.5, 20.0, np.inf])
+def test_second_derivatives_are_finite_at_any_gain_also_none(stages):
+    bends = jax.jit(jax.hessian(lambda p: lb.stability.erlang_root(*p).root.real))
+    for gain in (0.0, 1e-300, 1e-160, 1e-100, 1e-17, 1.0):
+        for service, mean in ((1.0, 1.0), (1.0, 2.0), (1.0, 10.0), (3.0, 0.2)):
+            point = jnp.array([2.0, service, mean, stages, gain])
+            assert np.isfinite(bends(point)).all()
+
+
+def test_one_stage_without_feedback_bends_as_the_quadratic_does():
+    """(r + mu) (1 + r D) = -K: r = -1 / D where mu D > 1; here in K and D at mu = 1."""
+    bends = jax.hessian(
+        lambda gain, mean: lb.stability.erlang_root(1.0, 1.0, mean, 1.0, gain).root.real, (0, 1)
+    )(0.0, 2.0)
+    np.testing.assert_allclose(bends, [[-4, 1], [1, -0.25]], rtol=1e-12)
+
+
+def test_slope_in_a_tiny_mean_delay_is_kept():
+    slope = jax.grad(lambda mean: lb.stability.erlang_root(1.0, 1.0, mean, 2.0, 1.0).root.real)
+    for mean in (1e-150, 1e-170, 1e-300):
+        np.testing.assert_allclose(slope(mean), -2.0, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gains_too_small_to_part_the_roots_of_the_stages_are_taken_for_none(dtype):
     """Two roots -gamma +- i a: a^2 = K gamma^2 / (mu - gamma), and half of that over mu - gamma
@@ -267,7 +305,11 @@ def test_gains_too_small_to_part_the_roots_of_the_stages_are_taken_for_none(dtyp
 
 
 def test_products_that_overflow_are_flagged():
+    # Those, and those whose square does.
     for dtype, huge in ((np.float64, 1e300), (np.float32, 1e20)):
+        found = lb.stability.erlang_root(*(dtype(v) for v in (1, 1, huge, 5, 2)))
+        assert not found.valid
+        assert np.isnan(found.root)
         found = lb.stability.erlang_root(*(dtype(v) for v in (huge, 1, 1, 2, huge)))
         assert not found.valid
         assert np.isnan(found.root)
