@@ -172,6 +172,19 @@ def test_the_locus_marks_start_fastest_decay_crossing_and_the_system(panels):
     np.testing.assert_allclose(np.sort_complex(x + 1j * y), truth, rtol=1e-12)
 
 
+def test_the_locus_of_any_phases_starts_at_the_roots_of_service_and_of_the_phases():
+    law = lb.from_mean_cv(1.0, 1.5)
+    assert isinstance(law, lb.PhaseType)
+    system = lb.System(15.0, 1.0, law, lb.Logit(0.0))
+    ax = plot.root_locus(system, [0.1, 1.0, 10.0])
+    x, y = drawn(ax, "without feedback")[1]
+    truth = np.append(-1.0, np.diag(law.generator))
+    np.testing.assert_allclose(np.sort(x), np.sort(truth), rtol=1e-12)
+    np.testing.assert_array_equal(y, 0)
+    # Without sensitivity the system is there too.
+    np.testing.assert_array_equal(drawn(ax, "this system: θ = 0")[1], [x, y])
+
+
 def test_the_abscissa_is_drawn_and_marked(panels):
     ax = panels["abscissa"]
     thetas, abscissa = max((line.get_data() for line in ax.lines), key=lambda data: len(data[0]))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from .. import _checks, stability
-from ..model import System
+from ..model import Erlang, System
 from ..stability.erlang import is_erlang
 from . import points as at
 from .style import (
@@ -59,11 +59,13 @@ def root_locus(system: System, sensitivities: Any = None, ax: Axes | None = None
         given = _checks.positive("sensitivities", sensitivities, "per job", (None,))
         thetas = np.unique(np.asarray(given, float))
         _checks.require("sensitivities", thetas, lambda v: v.size > 1, "two or more", "per job")
-    # Its own with the rest, which spares a compilation.
-    *roots, now = _roots(system, np.append(thetas, theta or thetas[0]))
-    start = np.array([-own["service_rate"]]) + 0j
-    if own.get("stages", math.inf) < math.inf:
-        start = np.append(start, -own["stages"] / own["mean"])
+    # Its own, and those without feedback where no formula has them, with the rest: one compilation.
+    if is_erlang(system):
+        *roots, now = _roots(system, np.append(thetas, theta or thetas[0]))
+        start = _without_feedback(system)
+    else:
+        *roots, now, start = _roots(system, np.append(thetas, [theta or thetas[0], 0.0]))
+        start = start[np.isfinite(start)]
     roots, now = np.array(roots), now if theta > 0 else start
     marks = [("without feedback", "x", BLACK, start)]
     if best.sensitivity > 0:
@@ -79,11 +81,19 @@ def root_locus(system: System, sensitivities: Any = None, ax: Axes | None = None
         _draw_roots(ax, thetas, roots)
         for label, marker, colour, places in marks:
             _draw_mark(ax, label, marker, colour, places)
-        _frame(ax, [-own["service_rate"], best.root, hopf.root], roots, now)
+        _frame(ax, [-own["service_rate"], start[0], best.root, hopf.root], roots, now)
         ax.set(xlabel="real part (1/s)", ylabel="imaginary part (rad/s)")
         ax.set_title("Roots: " + at.described(system, "sensitivity"))
         legend_below(ax)
     return ax
+
+
+def _without_feedback(system: System) -> np.ndarray:
+    """Roots of service, and of the stages if there are any."""
+    rates = [system.common_service_rate]
+    if isinstance(system.delay, Erlang):
+        rates.append(system.delay.stage_rate)
+    return -np.array(rates, float) + 0j
 
 
 def _draw_roots(ax: Axes, thetas: np.ndarray, roots: Any) -> None:

@@ -317,10 +317,14 @@ def _region(make_system: Any, start: Any, lower: Any, upper: Any, constraints: A
     )
     _checks.require("lower", lower, lambda v: v <= upper, f"no more than `upper`, {upper}")
     _checks.require("start", first, lambda v: (v >= lower) & (v <= upper), "within its bounds")
+    if not callable(make_system):
+        raise ValueError(f"`make_system` must map parameters to a System, got {make_system!r}.")
     system = make_system(build(first))
     _checks.kind("make_system(start)", system, System)
     rows, limits = np.zeros((0, len(first))), np.zeros(0)
     if constraints is not None:
+        if not (isinstance(constraints, tuple | list) and len(constraints) == 2):
+            raise ValueError(f"`constraints` must be a pair (A, b), got {constraints!r:.200}.")
         rows = np.asarray(
             _checks.finite("constraints[0]", constraints[0], shape=(None, len(first)))
         )

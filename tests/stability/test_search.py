@@ -1,5 +1,6 @@
 """The search for the fastest decay, against closed forms of the optimum."""
 
+import inspect
 import re
 from typing import Any
 
@@ -271,6 +272,9 @@ def test_a_users_own_loop_with_adam_descends_without_nan():
     assert -4 / 3 <= values.min() < -4 / 3 + 1e-3
 
 
+GOOD = {"make_system": of_sensitivity(1.0, 1.0, 2), "start": 1.0, "lower": 0, "upper": 10}
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -289,6 +293,18 @@ def test_a_users_own_loop_with_adam_descends_without_nan():
     ],
 )
 def test_a_bad_argument_is_named(change, complaint):
-    good = {"make_system": of_sensitivity(1.0, 1.0, 2), "start": 1.0, "lower": 0, "upper": 10}
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        search(**(good | change))
+        search(**(GOOD | change))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"constraints": 3}, "`constraints` must be a pair (A, b), got 3."),
+        ({"make_system": 3}, "`make_system` must map parameters to a System, got 3."),
+    ],
+)
+def test_an_argument_of_another_type_is_named(change, complaint):
+    # As users have it, without the types that tests check.
+    with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
+        inspect.unwrap(search)(**(GOOD | change))
