@@ -63,6 +63,7 @@ def _rows_lead_out(value: Any) -> Any:
 
 
 def _sum_tolerance(value: Any) -> float:
+    # Or what rounding may leave of a long sum in single precision.
     return max(SUM_TOLERANCE, len(value) * float(jnp.finfo(value.dtype).eps))
 
 
@@ -171,9 +172,9 @@ def integer(name: str, value: Any, least: int) -> int:
     return number
 
 
-def stages(name: str, value: Any) -> Float[Array, ""]:
+def stages(name: str, value: Any, shape: Shape = ()) -> Float[Array, "..."]:
     """`value` as a number of stages: real, at least 1; infinity stands for a fixed delay."""
-    array = as_float(name, value)
+    array = as_float(name, value, shape)
     require(name, array, is_stages, "at least 1")
     return array
 

@@ -1,8 +1,8 @@
 """Linear equations by elimination, in operations that every device fuses and batches.
 
-Up to `SMALL` unknowns the library routine costs as much or more, in a batch; above it is several
-times faster. It is called for one matrix at a time: with JAX 0.10 on a machine of two cores, two
-batches in one program that do not wait for each other wait for ever.
+The library routine, faster for a large matrix, takes those of more than `SMALL` unknowns, one at a
+time: with JAX 0.10 on a machine of two cores, two batches in one program that do not wait for each
+other wait for ever.
 """
 
 import jax

@@ -1,9 +1,9 @@
 """Search on the imaginary axis: a grid of frequencies, and zeros and minima of functions on it.
 
-The grid of `frequency_grid` has steps of 0.8 % of the frequency, and equal ones of that size at
-`linear` below it. Between two of its points a function is cut at its turning point, so that two
-zeros there are not missed. That is enough for laws whose phase is smooth on such steps: a mixture
-of fixed times that differ by a factor of a hundred is not.
+The grid of `frequency_grid` has steps of about a hundredth of the frequency, and equal ones of that
+size at `linear` below it. Between two of its points a function is cut at its turning point, so that
+two zeros there are not missed. That is enough for laws whose phase is smooth on such steps: a
+mixture of fixed times that differ by a factor of a hundred is not.
 """
 
 from collections.abc import Callable

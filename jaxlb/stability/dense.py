@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
 from .._elimination import log_determinant, solve
+from .._logarithms import complex_log1p
 from ..model import imbalance
-from ..model.delays import Erlang, MixedErlang, complex_log1p
+from ..model.delays import Erlang, MixedErlang
 from ..model.system import System
 from .domain import of_system
 from .residual import hold, newton, scaled_residual

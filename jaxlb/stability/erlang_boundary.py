@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model.delays import log1p
+from .._logarithms import log1p
 from .domain import flagged
 
 

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
-from ..model.delays import AbstractDelay, AbstractPhaseDelay, Erlang, log1p
+from .._logarithms import log1p
+from ..model.delays import AbstractDelay, AbstractPhaseDelay, Erlang
 from ..model.routing import Logit
 from ..model.system import System
 from .domain import of_system

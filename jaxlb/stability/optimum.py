@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang, log1p
+from .._logarithms import log1p
+from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang
 from ..model.routing import Logit
 from ..model.system import System
 from . import domain

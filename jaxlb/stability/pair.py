@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._elimination import solve
+from .._logarithms import log1p
 from ..model import imbalance
-from ..model.delays import log1p
 from ..model.system import System
 from .dense import eigenvalues
 from .domain import flagged, of_system
@@ -73,8 +73,7 @@ def erlang_pair(
     service_rate = _checks.positive("service_rate", service_rate, "1/s")
     mean = _checks.positive("mean", mean, "s")
     sensitivity = _checks.not_negative("sensitivity", sensitivity, "per job")
-    stages = _checks.as_float("stages", stages)
-    _checks.require("stages", stages, lambda v: v >= 1, "at least 1")
+    stages = _checks.stages("stages", stages)
     dtype = jnp.result_type(arrival_rate, service_rate, mean, sensitivity)
     rates = jnp.stack([arrival_rate, service_rate, mean]).astype(dtype)
     sensitivity, stages = sensitivity.astype(dtype), stages.astype(dtype)

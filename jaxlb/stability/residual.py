@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float, Inexact
 
 from .. import _checks
+from .._logarithms import complex_log1p
 from ..model import imbalance
-from ..model.delays import AbstractPhaseDelay, Erlang, MixedErlang, complex_log1p
+from ..model.delays import AbstractPhaseDelay, Erlang, MixedErlang
 from ..model.routing import Logit
 from ..model.system import System
 

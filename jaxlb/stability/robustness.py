@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model.delays import Erlang, log1p
+from .._logarithms import log1p
+from ..model.delays import Erlang
 from ..model.system import System
 from . import axis, domain, loop, stretching
 from .boundary import critical_delay, critical_sensitivity

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..model.delays import log1p, small_atanh
+from .._logarithms import log1p, small_atanh
 
 # Above this delta the root is found from (17) itself.
 FAR = 2.5
