@@ -56,7 +56,9 @@ def nanoseconds(work: dict[str, tuple[Callable[[], object], int]], repetitions: 
     spent = {name: [] for name in work}
     for _ in range(repetitions + 1):
         for name, (function, points) in work.items():
-            # Once untimed: a batch of large matrices leaves the caches cold for the next.
+            # LAPACK's threads spin for a while after a batch of large matrices, and its caches are
+            # cold for the next.
+            time.sleep(0.2)
             jax.block_until_ready(function())
             begin = time.process_time()
             jax.block_until_ready(function())
