@@ -34,7 +34,7 @@ class Config:
     points: int = 16384
     stages: tuple[int, ...] = (2, 8, 32, 128)
     dense_points: tuple[int, ...] = (16384, 4096, 512, 32)
-    repetitions: int = 15
+    repetitions: int = 40
     grid: int = 10_000_000
 
 
