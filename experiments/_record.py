@@ -1,9 +1,11 @@
 """How a result is kept: as JSON beside what made it: settings, commit, versions, machine."""
 
 import json
+import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +26,13 @@ def main(run: Callable[[Any], dict], config: Any, path: Path) -> dict:
     for name, row in results.items():
         print(name, _rounded(row))
     return results
+
+
+def on_one_core() -> None:
+    """Start the program again on one core, so that no library has threads; where Linux allows."""
+    if sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def _rounded(value: Any) -> Any:

@@ -303,19 +303,20 @@ def test_a_picture_that_cannot_be_is_reported_before_any_computing(run, tmp_path
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"arrival_rate": -1}, "`--arrival-rate` must be positive and finite, got -1."),
-        ({"service_rate": 0}, "`--service-rate` must be positive and finite, got 0."),
-        ({"delay_mean": "nan"}, "`--delay-mean` must be positive and finite, got nan."),
-        ({"delay_mean": 0}, "`--delay-mean` must be positive and finite, got 0."),
-        ({"sensitivity": "inf"}, "`--sensitivity` must be non-negative and finite, got inf."),
-        ({"sensitivity": "much"}, "`--sensitivity` must be non-negative and finite, got much."),
+        ({"arrival_rate": -1}, "`--arrival-rate` must be from 1e-50 to 1e+50, got -1."),
+        ({"service_rate": 0}, "`--service-rate` must be from 1e-50 to 1e+50, got 0."),
+        ({"delay_mean": "nan"}, "`--delay-mean` must be from 1e-50 to 1e+50, got nan."),
+        ({"delay_mean": 0}, "`--delay-mean` must be from 1e-50 to 1e+50, got 0."),
+        ({"sensitivity": "inf"}, "`--sensitivity` must be 0 or from 1e-50 to 1e+50, got inf."),
+        ({"sensitivity": "much"}, "`--sensitivity` must be 0 or from 1e-50 to 1e+50, got much."),
+        ({"arrival_rate": "1_5"}, "`--arrival-rate` must be from 1e-50 to 1e+50, got 1_5."),
         ({"stages": 2.5}, "`--stages` must be a whole number from 1 to 1000000, or inf, got 2.5."),
         ({"stages": 0}, "`--stages` must be a whole number from 1 to 1000000, or inf, got 0."),
         (
             {"stages": "nan"},
             "`--stages` must be a whole number from 1 to 1000000, or inf, got nan.",
         ),
-        ({"delay_cv": -0.5}, "`--delay-cv` must be non-negative and finite, got -0.5."),
+        ({"delay_cv": -0.5}, "`--delay-cv` must be 0 or from 0.001 to 1e+06, got -0.5."),
         ({"delay_cv": 1e-4}, "`--delay-cv` must be 0 or from 0.001 to 1e+06, got 0.0001."),
         (
             {"stages": 2, "delay_cv": 0.5},
@@ -336,10 +337,27 @@ def test_a_missing_number_is_named(run, missing):
     assert run("stability", *given) == (2, "", f"jaxlb: Missing option '--{missing}'.\n")
 
 
-@pytest.mark.parametrize("changed", [{"sensitivity": 1e308}, {"delay_mean": 1e308}])
-def test_numbers_beyond_double_precision_are_one_line(run, changed):
-    complaint = "jaxlb: the numbers given must be less extreme: what follows overflows.\n"
-    assert run("stability", *options(stages=2, **changed)) == (2, "", complaint)
+def test_one_stage_is_never_on_the_boundary(run):
+    """Its abscissa -(mu + gamma) / 2 is nothing beside a frequency of 1e25, and negative."""
+    _, out, _ = run("stability", *options(stages=1, sensitivity=1e49))
+    assert "Stable: an imbalance dies out with time constant 1 s, oscillating" in out
+
+
+def test_no_sensitivity_has_no_sign(run):
+    _, out, _ = run("stability", *options(stages=2, sensitivity="-0"))
+    assert "At sensitivity 0 per job" in out
+
+
+@pytest.mark.parametrize(("rate", "shape"), [(1e48, "stages"), (1e-48, "delay_cv")])
+def test_the_verdict_scales_with_the_unit_of_time(run, rate, shape):
+    """Rates in units of 10^-48 s, or 10^48 s: ends of the window move as the unit."""
+    units = {"arrival_rate": 15 * rate, "service_rate": rate, "delay_mean": 1 / rate}
+    units["sensitivity"] = 1
+    # Two stages, also by their coefficient of variation.
+    variable = {"stages": 2} if shape == "stages" else {"delay_cv": 0.5**0.5}
+    _, out, _ = run("stability", *options(**units | variable), "--json")
+    window = json.loads(out)["unstable_means"]
+    np.testing.assert_allclose(window["lower"] * rate, (11 - 105**0.5) / 2, rtol=1e-9)
 
 
 def test_help_of_stability_teaches(run):

@@ -10,6 +10,7 @@ from matplotlib.contour import QuadContourSet
 
 import jaxlb as lb
 from jaxlb import plot
+from jaxlb.plot import chart
 
 from . import closed_forms
 
@@ -202,7 +203,7 @@ def test_the_abscissa_is_drawn_and_marked(panels):
 
 def test_sensitivity_zero_is_marked_at_the_edge():
     ax = plot.abscissa_against_sensitivity(STILL)
-    mark, place = drawn(ax, "this system: θ = 0, −1 /s")
+    mark, place = drawn(ax, "this system (outside): θ = 0, −1 /s")
     np.testing.assert_allclose(place.ravel(), [ax.get_xlim()[0], -1])
     assert mark.get_markerfacecolor() == "white"
 
@@ -221,6 +222,34 @@ def test_the_effect_of_stages_is_drawn_with_each_critical_sensitivity(panels):
     line, (thetas, abscissa) = drawn(ax, "L = 1, cv 1: always stable")
     # One stage with gamma = mu: -(mu + gamma) / 2 at any sensitivity.
     np.testing.assert_allclose(abscissa, -1, rtol=1e-12)
+
+
+def test_the_systems_own_law_is_among_those_of_its_mean(panels):
+    _, (thetas, abscissa) = drawn(panels["stages"], "this system, cv 0.7071: stable below 0.6")
+    np.testing.assert_array_equal(abscissa, drawn(panels["stages"], "L = 2,")[1][1])
+    # Two unlike phases in a row, 2/3 and 1/3 s: of variance 5/9.
+    law = lb.PhaseType(jnp.array([1.0, 0.0]), jnp.array([[-1.5, 1.5], [0.0, -3.0]]))
+    ax = plot.effect_of_stages(lb.System(15.0, 1.0, law, lb.Logit(0.2)))
+    _, (thetas, abscissa) = drawn(ax, "this system, cv 0.7454: stable below ")
+    for theta, height in zip(thetas[::50], abscissa[::50], strict=True):
+        # (r + mu) (r + 3/2) (r + 3) + 9/2 lambda theta.
+        roots = np.roots([1, 5.5, 9, 4.5 * (1 + 15 * theta)])
+        np.testing.assert_allclose(height, roots.real.max(), rtol=1e-9)
+
+
+def test_a_coarse_chart_finds_where_oscillation_begins():
+    """omega^2 = x y - 1.1 where that is positive: within a fifth of a point of its own grid."""
+
+    def frequency(x, y):
+        return np.sqrt(np.maximum(x * y - 1.1, 0.0))
+
+    axis = np.geomspace(0.1, 10, 32)
+    xs, ys, finer = chart._finer(axis, axis, frequency(*np.meshgrid(axis, axis)), frequency)
+    assert finer.shape == (156, 156) == (ys.size, xs.size)
+    exact = frequency(*np.meshgrid(xs, ys))
+    np.testing.assert_array_equal(finer > 0, exact > 0)
+    # Straight pieces of log omega between points 16 % apart, beside a square root.
+    np.testing.assert_allclose(finer, exact, rtol=0.15)
 
 
 def test_legends_cover_no_data_and_nothing_is_cut_off(overview, panels):

@@ -1,9 +1,10 @@
 """How fast is the rightmost root, against LAPACK on a batch of dense matrices, in one run?
 
-Random systems with mu D in 0.01 to 100 and lambda theta D in 0.001 to 1000; process CPU time for a
-point, compilation apart, the lower quartile of several repetitions taken in turns. The peer is
-`numpy.linalg.eigvals` on a batch of matrices A_L. Also a grid of 10^7 points in one call: its rate
-and its memory; and what the compiled program does for a point: operations, bytes, loops.
+Random systems with mu D in 0.01 to 100 and lambda theta D in 0.001 to 1000, on one core; process
+CPU time for a point, compilation apart, the lower quartile of several repetitions taken in turns.
+The peer is `numpy.linalg.eigvals` on a batch of matrices A_L. Also a grid of 10^7 points in one
+call: its rate and its memory; and what the compiled program does for a point: operations, bytes,
+loops.
 
 Run:     python -m experiments.benchmarks.spectrum
 Writes:  experiments/benchmarks/results/spectrum.json
@@ -56,9 +57,7 @@ def nanoseconds(work: dict[str, tuple[Callable[[], object], int]], repetitions: 
     spent = {name: [] for name in work}
     for _ in range(repetitions + 1):
         for name, (function, points) in work.items():
-            # LAPACK's threads spin for a while after a batch of large matrices, and its caches are
-            # cold for the next.
-            time.sleep(0.2)
+            # Caches are cold after another's work.
             jax.block_until_ready(function())
             begin = time.process_time()
             jax.block_until_ready(function())
@@ -135,4 +134,5 @@ def run(config: Config) -> dict:
 
 
 if __name__ == "__main__":
+    _record.on_one_core()
     _record.main(run, Config(), RESULT)

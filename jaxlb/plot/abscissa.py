@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from .. import _checks, stability
 from ..model import Logit, System
+from ..stability.erlang import is_erlang
 from . import points as at
 from .style import (
     BLACK,
@@ -24,6 +25,8 @@ from .style import (
     new_axes,
     shown,
 )
+
+DASHES = (0, (4, 2))
 
 
 def abscissa_against_sensitivity(system: System, ax: Axes | None = None) -> Axes:
@@ -66,10 +69,11 @@ def effect_of_stages(
     """The spectral abscissa against the sensitivity for delays of one mean, more or less variable.
 
     Does variability help? With more stages the best decay is faster, but the critical sensitivity,
-    where a curve enters the grey half, is smaller. The dashed line is the system's own sensitivity.
+    where a curve enters the grey half, is smaller. Dashed: the system's own law, and its
+    sensitivity.
 
     **Arguments:** `stages`: L of each curve, real numbers >= 1; infinity is the deterministic
-    delay. The system's own delay gives the mean alone.
+    delay.
 
     **Raises:** `ValueError` on a bad argument and for a rule other than `Logit`.
     """
@@ -79,28 +83,49 @@ def effect_of_stages(
     shapes = _checks.as_float("stages", stages, (None,))
     _checks.require("stages", shapes, lambda v: np.all(v >= 1) & (v.size > 0), "at least 1")
     own.pop("stages", None)
-    theta = own.pop("sensitivity")
+    theta, own_limit = own.pop("sensitivity"), float(stability.critical_sensitivity(system))
     limits, doubles = (
         np.asarray(gain, float) / own["arrival_rate"]
         for gain in _gains(own["service_rate"], own["mean"], shapes)
     )
-    thetas = at.sensitivities([theta, *limits, *doubles], at.MIDDLE, doubles)
+    thetas = at.sensitivities([theta, own_limit, *limits, *doubles], at.MIDDLE, doubles)
     curves = stability.erlang_root(**own, stages=shapes[:, None], sensitivity=thetas).root.real
+    own_thetas, own_roots = _own_curve(system, thetas)
     with matplotlib.rc_context(STYLE):
         ax = new_axes(3.4) if ax is None else ax
         colours = COLOURS(np.linspace(1, 0, len(limits)))
         for shape, limit, curve, colour in zip(shapes, limits, curves, colours, strict=True):
-            until = f"stable below {shown(limit)}" if limit < math.inf else "always stable"
-            label = f"L = {shown(shape)}, cv {float(shape) ** -0.5:.2g}: {until}"
-            ax.plot(thetas, curve, color=colour, label=label)
-            if limit < math.inf:
-                ax.plot(limit, 0, "s", color=colour, markeredgecolor=BLACK, markersize=5, zorder=4)
+            name = f"L = {shown(shape)}, cv {float(shape) ** -0.5:.2g}"
+            ax.plot(thetas, curve, color=colour, label=f"{name}: {_until(limit)}")
+            _mark_limit(ax, limit, colour)
+        dashed: Any = {"color": BLACK, "linewidth": 1.2, "linestyle": DASHES}
+        name = f"this system, cv {shown(system.delay.squared_cv**0.5)}"
+        ax.plot(own_thetas, own_roots.real, label=f"{name}: {_until(own_limit)}", **dashed)
+        _mark_limit(ax, own_limit, "white")
         if theta > 0:
-            ax.axvline(theta, color=BLACK, linewidth=1, linestyle=(0, (4, 2)))
+            ax.axvline(theta, **dashed)
         _axes(ax, thetas)
         ax.set_title("Variable or constant delay: " + at.described(system, "stages", "sensitivity"))
         legend_below(ax)
     return ax
+
+
+def _own_curve(system: System, thetas: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Sensitivities over the same range, as many as the system can afford, and its roots there."""
+    if not is_erlang(system):
+        # As many as in the picture of the system alone: so it is compiled once.
+        count = at.resolution(system) + at.NEAR + 1
+        thetas = np.geomspace(thetas[0], thetas[-1], count)
+    return thetas, at.rightmost(system, {"sensitivity": thetas})
+
+
+def _until(limit: float) -> str:
+    return f"stable below {shown(limit)}" if limit < math.inf else "always stable"
+
+
+def _mark_limit(ax: Axes, limit: float, colour: Any) -> None:
+    if limit < math.inf:
+        ax.plot(limit, 0, "s", color=colour, markeredgecolor=BLACK, markersize=5, zorder=4)
 
 
 @jax.jit
@@ -127,7 +152,7 @@ def _mark(
         markeredgecolor=BLACK if inside else colour,
         markersize=6,
         linestyle="none",
-        label=f"{name}: θ = {shown(theta)}, {shown(value)} /s",
+        label=f"{name}{'' if inside else ' (outside)'}: θ = {shown(theta)}, {shown(value)} /s",
         clip_on=False,
         zorder=4,
     )

@@ -124,7 +124,8 @@ def _draw_mark(ax: Axes, label: str, marker: str, colour: str, places: Any) -> N
         markersize=6,
         linestyle="none",
         label=label,
-        zorder=4,
+        # A cross leaves what is below it to be seen.
+        zorder=5 if cross else 4,
     )
 
 

@@ -19,7 +19,7 @@ from .. import _checks
 from ..model.delays import Deterministic, Erlang
 from ..model.routing import Logit
 from ..model.system import System
-from .trinomial import Pair, feedback, inverse, multiply, scaled_log1p, solve
+from .trinomial import Pair, feedback, inverse, multiply, scaled_log1p, solve, together
 
 # Points done at a time: few enough that all between argument and result stays in a CPU's cache, or
 # fits an accelerator's memory many times over.
@@ -156,21 +156,23 @@ def _elements(arrival_rate, service_rate, mean, stages, sensitivity):
     arrival_rate, service_rate, mean, stages, sensitivity = (
         jnp.where(valid, value, 1.0) for value in (*rates, stages, sensitivity)
     )
-    real, imag, double, *_ = solved_root(arrival_rate * sensitivity, service_rate, mean, stages)
+    real, imag, flag, *_ = solved_root(arrival_rate * sensitivity, service_rate, mean, stages)
     parts = (jnp.where(valid, part, jnp.nan) for part in (real, imag))
-    return *parts, valid & (double > 0), valid
+    return *parts, valid & (flag > 0), valid
 
 
 @jax.custom_jvp
 def solved_root(gain, service_rate, mean, stages):
-    """Real and imaginary part, 1/s, one if the root is double, else zero; then p, V and p + V.
+    """Real and imaginary part, 1/s, and how many roots meet; then p, V and p + V.
 
-    The last three are for the derivatives alone.
+    The third is one for a double root, two for the root of all stages, else zero. The last three
+    are for the derivatives alone.
     """
     solved = solve(service_rate * mean, gain * mean, stages)
     real, imag = solved.root
-    double = solved.double.astype(real.dtype)
-    return real / mean, imag / mean, double, solved.passed, solved.turned, solved.slope
+    flag = solved.double + 2 * solved.stuck
+    flag = flag.astype(real.dtype)
+    return real / mean, imag / mean, flag, solved.passed, solved.turned, solved.slope
 
 
 @partial(solved_root.defjvp, symbolic_zeros=True)
@@ -206,13 +208,16 @@ def _solved_root_jvp(primals, tangents):
 def _slopes(arguments, out, wanted):
     """Derivatives of the root's two parts in each wanted argument, by its number."""
     gain, service_rate, mean, stages = arguments
-    real, imag, flag, passed, turned, slope = out
+    real, imag, flag, *parts = out
+    # What all slopes need is found once.
+    flag = jax.lax.optimization_barrier(flag)
+    passed, turned, slope = (together(pair) for pair in parts)
     m, kappa = service_rate * mean, gain * mean
     s, finite = inverse(stages)
+    per_mean, share = 1 / mean, 1 / (1 + s)
     # Without feedback the stages' own root r = -L / D may be first; it is multiple, and moves with
     # a power of the gain, so that it has no derivative in the gain.
-    stuck = (flag > 0) & (turned[0] == 0) & (turned[1] == 0) & (stages > 1)
-    double = (flag > 0) & ~stuck
+    double, stuck = flag == 1, flag == 2
     z = real * mean, imag * mean
     # V^(1 - L), by (17).
     off = kappa <= 0
@@ -223,34 +228,35 @@ def _slopes(arguments, out, wanted):
     change = (
         lambda: pull,
         lambda: turned,
-        lambda: multiply(_scale(passed, 1 / mean), (real, imag)),
-        lambda: _scale(multiply(passed, _bend(s, z, turned, stuck)), -s * s / mean),
+        lambda: multiply(_scale(passed, per_mean), (real, imag)),
+        lambda: _scale(multiply(passed, _bend(s, z, turned, stuck)), -s * s * per_mean),
     )
-    held = jnp.where(double | stuck, 1.0, slope[0]), jnp.where(double | stuck, 0.0, slope[1])
-    size = held[0] ** 2 + held[1] ** 2
-    over = -held[0] / size, held[1] / size
-    # At the double root eta = 0: what moves z there, and 2 c (1 - s) / (3 (1 + s)^2) for each unit
-    # of delta, its slope from above.
-    at_root = multiply(passed, turned)[0]
-    rise = 2 * passed[0] * (1 - s) / (3 * (1 + s)) / jnp.where(double & (at_root != 0), at_root, 1)
+    # -1 / (p + V). At the double root p = -V, what it is from above, where z moves besides.
+    size = jnp.where(double, 3 * (1 + s) * turned[0], slope[0] ** 2 + slope[1] ** 2)
+    size = 1 / jnp.where(stuck | (size == 0), 1.0, size)
+    over = together((jnp.where(double, 2 * (1 - s), -slope[0]) * size, slope[1] * size))
     shift = (
         lambda: jnp.zeros_like(s),
-        lambda: -1 / (1 + s),
-        lambda: -(service_rate / (1 + s) + real) / mean,
-        lambda: -s * s * (1 + m) / (1 + s) ** 2 / mean,
+        lambda: -share,
+        lambda: -(service_rate * share + real) * per_mean,
+        lambda: -s * s * (1 + m) * share * share * per_mean,
     )
-    # The real part of two goes as the gain, that of more as a lower power.
+    # Of the stages' roots the real part of two goes as the gain, that of more as a lower power.
     two = stuck & (stages == 2) & (m > 2)
-    apart = jnp.where(two, m - 2, 1.0)
-    rate = jnp.where(two, 2 / (apart * apart), 0.0)
-    turn = -2 * gain * rate / apart
-    when_stuck = rate, turn * mean, finite / mean / mean + turn * service_rate, -1 / mean
+    apart = jnp.where(two, 1 / jnp.where(two, m - 2, 1.0), 0.0)
+    rate = 2 * apart * apart
+    turn = -2 * gain * rate * apart
+    when_stuck = (
+        lambda: rate,
+        lambda: turn * mean,
+        lambda: finite * per_mean * per_mean + turn * service_rate,
+        lambda: -per_mean,
+    )
     slopes = {}
     for number in wanted:
-        moved = change[number]()
-        x, y = multiply(moved, over)
-        x = jnp.where(double, rise * moved[0] + shift[number](), x)
-        x = jnp.where(stuck, when_stuck[number], x)
+        x, y = multiply(change[number](), over)
+        x = jnp.where(double, x + shift[number](), x)
+        x = jnp.where(stuck, when_stuck[number](), x)
         slopes[number] = x, jnp.where(double | (imag == 0), 0.0, y)
     return slopes
 

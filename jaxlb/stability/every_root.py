@@ -23,13 +23,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
 from .. import _checks
-from .._logarithms import log1p
+from .._logarithms import angle, log1p
 from ..model.delays import AbstractDelay, AbstractPhaseDelay, Erlang
 from ..model.routing import Logit
 from ..model.system import System
 from .domain import of_system
 from .erlang import parameters_of
-from .trinomial import angle, feedback, solve
+from .trinomial import feedback, solve
 
 
 class Roots(NamedTuple):

@@ -13,13 +13,14 @@ with u = eta, a = 1, C = delta or with u = z, a = -m, C = log kappa; the second 
 double root, where the first loses digits to a large m, and where c <= 0.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._logarithms import log1p, small_atanh
+from .._logarithms import ARTANH, angle, beyond_first, half_log, log, log1p
 
 # Above this delta the root is found from (17) itself.
 FAR = 2.5
@@ -30,12 +31,11 @@ Pair = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
 class Solved(NamedTuple):
-    """z, p = z + m, V = 1 + s z and p + V, and whether z is a double root.
+    """z, p = z + m, V = 1 + s z and p + V, and whether z is a double root or one of all stages.
 
-    p + V is zero at a double root. Where V is zero instead, z is a root of all stages: the gain is
-    zero, or so small that rounding cannot tell it from zero. p, V and p + V are formed without the
-    cancellation that z would bring near one, but for V in the far regime: eps / abs(V) of it is
-    lost there.
+    p + V is zero at a double root. V is zero at a root of all stages: the gain is zero, or so small
+    that rounding cannot tell it from zero. p, V and p + V are formed without the cancellation that
+    z would bring near one, but for V in the far regime: eps / abs(V) of it is lost there.
     """
 
     root: Pair
@@ -43,6 +43,7 @@ class Solved(NamedTuple):
     turned: Pair
     slope: Pair
     double: Bool[Array, "..."]
+    stuck: Bool[Array, "..."]
 
 
 def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Array, "..."]):
@@ -55,7 +56,7 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     q = jnp.where(one, 1 - c / 2, (1 + m) / (L + 1))
     star = jnp.where(many, -(1 + m), (L + 1) * log1p(-jnp.where((c > 0) & ~many, q, 0.5)))
     off = kappa <= 0
-    log_kappa = jnp.log(feedback(kappa))
+    log_kappa = log(feedback(kappa))
     delta = jnp.where(c > 0, log_kappa - star, FAR + 1)
     # What rounding cannot tell from the double root is taken as one.
     unsure = 1.5 * jnp.finfo(m.dtype).eps * (1 + jnp.abs(log_kappa))
@@ -68,14 +69,15 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     stuck = far & ~many & (off | lost)
     x, y = _polish(
         s,
-        *together(_choose(far, (guess[0], guess[1]), near)),
+        *_choose(far, (guess[0], guess[1]), near),
         jnp.where(far, -m, 1.0),
         jnp.where(far, log_kappa, jnp.clip(delta, -1, FAR)),
         ~far,
     )
     # eta and its complement, real below.
-    left = jnp.where(below, _below(s, jnp.where(below, delta, -1.0)), 1 - x)
-    eta_x, eta_y = jnp.where(below, 1 - left, x), jnp.where(below, 0.0, y)
+    left = _below(s, jnp.where(below, delta, -1.0))
+    x, y = together((jnp.where(below, 1 - left, x), jnp.where(below, 0.0, y)))
+    left = jnp.where(below, left, 1 - x)
     share = c / (1 + s)
     slow = jnp.where(one, jnp.minimum(m, 1.0), m)
     root_x = jnp.where(below, -slow - share * left, (c * x - 1 - m) / (1 + s))
@@ -83,17 +85,21 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     # Without feedback the modes are those of service and of the stages.
     still = off | stuck
     root_x = jnp.where(still, -jnp.where(many, m, jnp.minimum(m, L)), root_x)
-    root_y = jnp.where(still, 0.0, jnp.where(far, y, share * eta_y))
-    first = -share * left, share * eta_y
-    second = share * (1 + s * eta_x), share * s * eta_y
+    root_y = jnp.where(still, 0.0, jnp.where(far, y, share * y))
+    # Of a pair of one stage it is exact, also where the imaginary part is much larger.
+    root_x = jnp.where(one & (root_y > 0), -(1 + m) / 2, root_x)
+    first = -share * left, share * y
+    second = share * (1 + s * x), share * s * y
     swapped = one & (m > 1)
     passed = _choose(far, (root_x + m, root_y), _choose(swapped, second, first))
     turned = _choose(far, (1 + s * root_x, s * root_y), _choose(swapped, first, second))
     turned = jnp.where(stuck, 0.0, turned[0]), turned[1]
     total = root_x + m + 1 + s * root_x, (1 + s) * root_y
-    slope = _choose(far, total, (c * eta_x, c * eta_y))
-    double = stuck | ((slope[0] == 0) & (slope[1] == 0))
-    return Solved((root_x, root_y), passed, turned, slope, double)
+    slope = _choose(far, total, (c * x, c * y))
+    # One stage has but the one root.
+    stuck = stuck & ~one
+    double = ~stuck & (slope[0] == 0) & (slope[1] == 0)
+    return Solved((root_x, root_y), passed, turned, slope, double, stuck)
 
 
 def feedback(kappa: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -109,29 +115,13 @@ def inverse(stages: Float[Array, "..."]) -> Pair:
     return jnp.where(many, 0.0, 1 / finite), finite
 
 
-def angle(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """arg(x + i y) for y >= 0, in [0, pi]; several times cheaper than `arctan2` on a CPU."""
-    flat = jnp.abs(x) >= y
-    below = jnp.where(flat, x, y)
-    ratio = jnp.where(flat, y, -x) / jnp.where(below == 0, 1.0, below)
-    return jnp.arctan(ratio) + jnp.where(flat, jnp.where(x < 0, jnp.pi, 0.0), jnp.pi / 2)
-
-
 def scaled_log1p(s, x, y):
     """log(1 + s (x + i y)) / s as a pair, x + i y where s is zero, for y >= 0."""
     t = jnp.where(s == 0, 1.0, s)
     u, v = s * x, s * y
-    real = _log_length(u * (2 + u) + v * v, (1 + u) ** 2 + v * v) / t
+    real = half_log(u * (2 + u) + v * v, (1 + u) ** 2 + v * v) / t
     imag = angle(1 + u, v) / t
     return jnp.where(s == 0, x, real), jnp.where(s == 0, y, imag)
-
-
-def _log_length(excess, square):
-    """Half the logarithm of `square` = 1 + `excess`, each exact where the other is not."""
-    small = jnp.abs(excess) <= 0.25
-    q = jnp.where(small, excess, 0.0)
-    q = q / (2 + q)
-    return jnp.where(small, q * small_atanh(q), jnp.log(jnp.where(small, 1.0, square)) / 2)
 
 
 def _choose(condition: Array, first: Pair, second: Pair) -> Pair:
@@ -178,7 +168,7 @@ def _far_guess(s, m, log_kappa):
     px, py = ex + m, ey
     vx, vy = 1 + s * ex, s * ey
     size = px * px + py * py
-    fx, fy = x + jnp.log(size) / 2 - log_kappa, y + angle(px, py) - jnp.pi
+    fx, fy = x + half_log(size - 1, size) - log_kappa, y + angle(px, py) - jnp.pi
     # V / p; the slope is 1 + V / p and the second derivative s V / p - (V / p)^2.
     rx, ry = (vx * px + vy * py) / size, (vy * px - vx * py) / size
     bend = multiply((rx, ry), (s - rx, -ry))
@@ -205,11 +195,12 @@ def _scaled_expm1(s, x, y):
 def _polish(s, x, y, a, target, near):
     """Two Halley steps for log(1 + s u) / s + log(a - u) = target from u = x + i y."""
     for _ in range(2):
+        x, y = together((x, y))
         wx = a - x
         square = wx * wx + y * y
         excess = jnp.where(near, x * (x - 2) + y * y, square - 1)
         lx, ly = scaled_log1p(s, x, y)
-        fx, fy = lx + _log_length(excess, square) - target, ly - angle(wx, y)
+        fx, fy = lx + half_log(excess, square) - target, ly - angle(wx, y)
         # The slope of f is n / (v w), without cancellation at eta = 0. All three are divided by the
         # size of n, lest their products overflow in single precision.
         nx, ny = (a - 1) - (1 + s) * x, -(1 + s) * y
@@ -224,28 +215,28 @@ def _polish(s, x, y, a, target, near):
         over_x, over_y = over_x + nx * nx - ny * ny, over_y + 2 * nx * ny
         newton = multiply(multiply((vx, vy), (wx, wy)), multiply((nx, ny), (fx, fy)))
         dx, dy = _divide(newton, (jnp.where(still, 1.0, over_x), over_y))
-        x, y = together((x - dx * extent, y - dy * extent))
+        x, y = x - dx * extent, y - dy * extent
     return x, y
 
 
 def _below(s, delta):
-    """1 - eta for delta < -1: E (1 - k E)^(1/s) = E0, k = s / (1 + s), by two Halley steps."""
-    k = s / (1 + s)
-    t = jnp.where(s == 0, 1.0, s)
-    start = jnp.exp(delta - jnp.where(s == 0, 1.0, log1p(s) / t))
-    e = start / (1 - start / (1 + s))
-    for _ in range(2):
-        # -log(1 - k E) / s by a series, k E being at most 0.1.
-        ratio = e / (2 - k * e)
-        rise = 2 * ratio / (1 + s) * small_atanh(k * ratio)
-        ahead = start * jnp.exp(rise) / jnp.where(e > 0, e, 1.0) - 1
-        # log(1 + ahead) to third order is enough: the guess is within 2 %, the next within 1e-6.
-        gap = ahead * (1 - ahead * (1 / 2 - ahead * (1 / 3 - ahead / 4)))
-        v = 1 - k * e
-        slope = 1 - e / (1 + s) / v
-        bend = -e / (1 + s) / (v * v)
-        change = gap / slope
-        change = change / (1 + change * bend / (2 * slope))
-        e = e * (1 + change * (1 + change * (1 / 2 + change * (1 / 6 + change / 24))))
-        e = jax.lax.optimization_barrier(e)
-    return e
+    """1 - eta for delta < -1: E (1 - k E)^(1/s) = E0, k = s / (1 + s).
+
+    In y = log(E / E0) = -log(1 - k E) / s, by one Halley step from eight terms of its series in E0.
+    """
+    share = 1 / (1 + s)
+    # log(1 + s) / s.
+    most = jnp.where(s == 0, 1.0, log1p(s) / jnp.where(s == 0, 1.0, s))
+    start = jnp.exp(delta - most)
+    y = jnp.zeros_like(start)
+    for n in range(8, 0, -1):
+        # Lagrange inversion.
+        factor = math.prod((n + j * s for j in range(1, n)), start=1 / math.factorial(n))
+        y = start * share * (factor + y)
+    e = start * jnp.exp(y)
+    # 2 artanh(ratio) = -log(1 - k E).
+    turned = 1 - s * share * e
+    ratio = s * share * e / (1 + turned)
+    gap = y - 2 * share * e / (1 + turned) * (1 + beyond_first(ARTANH, ratio))
+    change = gap * (1 - e) * turned / ((1 - e) ** 2 + gap * e * share / 2)
+    return e * (1 - change * (1 - change / 2))

@@ -110,6 +110,14 @@ def test_gradients_are_those_of_finite_differences_in_every_argument():
         np.testing.assert_allclose(hessian(p), bends, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("service_rate", [0.3, 1.0, 5.0])
+def test_a_pair_of_one_stage_keeps_its_abscissa_beside_any_frequency(service_rate):
+    for gain in (10.0, 1e12, 1e49):
+        root = lb.stability.erlang_root(1.0, service_rate, 1.0, 1.0, gain).root
+        # -(mu + gamma) / 2.
+        np.testing.assert_allclose(root.real, -(1 + service_rate) / 2, rtol=4e-16)
+
+
 def test_the_double_root_is_flagged_and_only_that():
     flagged = [
         bool(lb.stability.erlang_root(1.0, 1.0, 1.0, 2.0, theta).double)
