@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Complex, Float
 
@@ -122,8 +123,11 @@ def _in_pieces(*arguments: Float[Array, "..."]):
 
 
 def _pieces_of(length: int, size: int, *arguments: Float[Array, " _"]):
+    # Equal pieces if there are such, else the last is filled up, which takes a copy.
+    lengths = np.arange(length // 2 + 1, length + 1)
+    even = lengths[size % lengths == 0]
+    length = int(even[-1]) if even.size else -(-size // -(-size // length))
     pieces = -(-size // length)
-    length = -(-size // pieces)
     varied = [value.size > 1 for value in arguments]
     padding = (0, pieces * length - size)
     rows = [
