@@ -1,6 +1,7 @@
 """Pictures of stability by what is drawn in them, against closed forms and NumPy's eigenvalues."""
 
 import re
+from typing import Any
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -10,7 +11,7 @@ from matplotlib.contour import QuadContourSet
 
 import jaxlb as lb
 from jaxlb import plot
-from jaxlb.plot import chart
+from jaxlb.plot import chart, style
 
 from . import closed_forms
 
@@ -93,6 +94,19 @@ def test_the_colour_is_the_frequency_of_the_rightmost_root(panels):
         # LAPACK's rounding.
         np.testing.assert_allclose(frequency.filled(0)[row, column], abs(root.imag), rtol=1e-10)
     assert frequency.mask[0, 0]
+
+
+@pytest.mark.parametrize("high", [1.02, 1.2, 1.9, 6.0, 40.0, 1e6])
+def test_a_logarithmic_axis_has_two_numbers_or_more(high):
+    ax = style.new_axes()
+    ax.set(xscale="log", xlim=(1.0, high))
+    style.log_ticks(ax.xaxis, 1.0, high)
+    figure: Any = ax.get_figure()
+    figure.draw_without_rendering()
+    labelled = [tick.get_text() for tick in ax.get_xticklabels() if tick.get_text()]
+    places = [place for place in ax.get_xticks() if 1 <= place <= high]
+    assert 2 <= len(places) <= 10
+    assert len(set(labelled)) == len(labelled) >= 2
 
 
 def test_words_are_in_their_regions(panels):

@@ -11,7 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+from matplotlib.ticker import (
+    LogFormatterSciNotation,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 from matplotlib.transforms import ScaledTranslation
 
 # Okabe and Ito (2008): distinct under the common colour-vision deficiencies, and in print.
@@ -89,7 +95,18 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
     be long."""
     decades = math.log10(high / low)
     between = (1, 2, 5) if decades < 2.2 else (1,)
-    axis.set_major_locator(LogLocator(subs=between))
+    there = [
+        step * 10.0**power
+        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for step in between
+        if low <= step * 10.0**power <= high
+    ]
+    # On a short axis one would not show the scale: evenly spaced numbers do.
+    if len(there) > 1:
+        axis.set_major_locator(LogLocator(subs=between))
+    else:
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_minor_locator(NullLocator())
     plain = low >= 1e-4 and high < 1e5
     axis.set_major_formatter("{x:g}" if plain else LogFormatterSciNotation())
     axis.set_minor_formatter(NullFormatter())

@@ -107,7 +107,7 @@ _erlang_safe_gain = eqx.filter_jit(erlang_safe_gain)
 
 @domain.of_system
 def _critical_sensitivity(system: System) -> Float[Array, ""]:
-    return _hopf_point(system).gain / system.arrival_rate
+    return per_arrival(_hopf_point(system).gain, system)
 
 
 @domain.of_system
@@ -148,6 +148,13 @@ def _hopf_point(system: System) -> HopfPoint:
         service_rate, mean = system.common_service_rate, system.delay.mean
         return _erlang_boundary(service_rate, mean, stages_of(system))
     return nyquist.hopf_point(system)
+
+
+def per_arrival(gain: Float[Array, ""], system: System) -> Float[Array, ""]:
+    """The sensitivity of this gain, per job; infinite with derivatives of zero if the gain is."""
+    never = jnp.isinf(gain)
+    # Masked before the division, not after: its derivatives at infinity are not zero.
+    return jnp.where(never, jnp.inf, jnp.where(never, 1.0, gain) / system.arrival_rate)
 
 
 def require_pair(system: System) -> None:

@@ -258,7 +258,8 @@ def _crossing(upper, log_ratio, stages):
             return jnp.where(few, room, jnp.pi / 2) - x, x + shift
         return x, jnp.where(many, 1.0, room - x)
 
-    x = jnp.clip(jnp.maximum(first, most - near), jnp.finfo(fold.dtype).eps ** 2 * most, most)
+    info = jnp.finfo(fold.dtype)
+    x = jnp.clip(jnp.maximum(first, most - near), info.tiny / info.eps, most)
     # Newton on the root of the depth below the maximum: smooth there, and the crossings simple.
     for _ in range(6):
         u, left = angles(x)

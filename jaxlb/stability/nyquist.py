@@ -66,8 +66,8 @@ def _hopf_point_at(unit: System, w, never, real) -> HopfPoint:
     w = implicit(lambda w: _unit_loop(unit, w).imag, w)
     w = jnp.where(real, 0.0, w)
     h = _unit_loop(unit, w).real
-    theta = jnp.where(never, jnp.inf, 1 / jnp.where(never, 1.0, h))
-    return HopfPoint(theta * unit.arrival_rate, jnp.where(never, jnp.inf, w))
+    gain = unit.arrival_rate / jnp.where(never, 1.0, h)
+    return HopfPoint(jnp.where(never, jnp.inf, gain), jnp.where(never, jnp.inf, w))
 
 
 def _unit_loop(unit: System, frequency: Float[Array, ""]) -> Complex[Array, ""]:

@@ -13,8 +13,9 @@ from .._logarithms import log1p
 from ..model.delays import Erlang
 from ..model.system import System
 from . import axis, domain, loop, stretching
-from .boundary import critical_delay, critical_sensitivity
-from .erlang import is_erlang
+from .boundary import critical_delay
+from .erlang import is_erlang, stages_of
+from .erlang_boundary import erlang_boundary
 
 # Points over the first turn of the loop, where the sensitivity has one maximum.
 PEAK_POINTS = 128
@@ -124,7 +125,8 @@ def _closed_margins(system: System) -> Margins:
     delay = jnp.where(crosses, phase * mean / at, jnp.inf)
     phase = jnp.where(crosses, phase, jnp.inf)
     gain = -loop.feedback(system)[0]
-    growth = _ratio(critical_sensitivity(system) * system.arrival_rate, gain)
+    critical = erlang_boundary(system.common_service_rate, mean, stages_of(system)).gain
+    growth = _ratio(critical, gain)
     window = critical_delay(system)
     mean_delay = _ratio(jnp.where(mean >= window.upper, jnp.inf, window.lower), mean)
     crossover = jnp.where(crosses, at / mean, jnp.inf)

@@ -17,6 +17,7 @@ from .boundary import (
     critical_gain_for_every_delay,
     critical_sensitivity,
     hopf_frequency,
+    per_arrival,
 )
 from .descent import search
 from .erlang import is_erlang
@@ -95,7 +96,7 @@ def summary(system: System) -> Summary:
         hopf_period=_period(frequency),
         unstable_means=window,
         safe_gain=gain,
-        safe_sensitivity=gain / system.arrival_rate,
+        safe_sensitivity=per_arrival(gain, system),
         best_sensitivity=fastest(system),
         margins=margins(system),
     )

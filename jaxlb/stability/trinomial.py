@@ -5,7 +5,9 @@ Where c = 1 - s m > 0 it is z = (c eta - 1 - m) / (1 + s), eta a function of s a
 
     log(1 + s eta) / s + log(1 - eta) = delta,    delta = log(kappa / kappa*),
 
-real below the double root delta = 0 and complex above it. Both this and (17) itself have the form
+real below the double root delta = 0 and complex above it. Where c < 0 the same holds for the
+complex conjugate of eta with kappa* of abs(c) and delta + i (L - 1) pi. Both this and (17) itself
+have the form
 
     log(1 + s u) / s + log(a - u) = C,
 
@@ -24,6 +26,8 @@ from .._logarithms import ARTANH, angle, beyond_first, half_log, log, log1p
 
 # Above this delta the root is found from (17) itself.
 FAR = 2.5
+# Up to so many stages a double root is felt also where c < 0.
+FOLDED = 1.5
 
 
 # Real and imaginary part.
@@ -56,14 +60,26 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     q = jnp.where(one, 1 - c / 2, (1 + m) / (L + 1))
     star = jnp.where(many, -(1 + m), (L + 1) * log1p(-jnp.where((c > 0) & ~many, q, 0.5)))
     off = kappa <= 0
-    log_kappa = log(feedback(kappa))
+    log_kappa = _once(log(feedback(kappa)))
     delta = jnp.where(c > 0, log_kappa - star, FAR + 1)
     # What rounding cannot tell from the double root is taken as one.
     unsure = 1.5 * jnp.finfo(m.dtype).eps * (1 + jnp.abs(log_kappa))
-    delta = jax.lax.optimization_barrier(jnp.where(jnp.abs(delta) <= unsure, 0.0, delta))
+    delta = _once(jnp.where(jnp.abs(delta) <= unsure, 0.0, delta))
     far, below = delta > FAR, delta < -1
-    near = _near_guess(s, jnp.clip(delta, -1, FAR))
-    log_turned, *guess = _far_guess(s, m, jnp.where(far, log_kappa, 1.0))
+    # c < 0 with little more than one stage: a double root is near, which L = 1 would have.
+    beyond = (c < 0) & (L < FOLDED)
+    log_ratio = _once(log(jnp.where(beyond, m - L, 1.0) / (L + 1)))
+    gap = log_kappa - (L + 1) * log_ratio
+    folded = beyond & (gap > -1) & (gap < FAR)
+    far = far & ~folded
+    delta = jnp.where(folded, gap, delta)
+    turn = jnp.where(folded, (L - 1) * jnp.pi, 0.0)
+    near = _near_guess(s, jnp.clip(delta, -1, FAR), turn)
+    # Below it p is about m - L; log(L + 1) is 0.8 or so.
+    few = beyond & (gap <= -1)
+    start_x = jnp.where(few, log_kappa - log_ratio - 0.8, log_kappa / (1 + s))
+    start_y = jnp.where(few, jnp.pi, jnp.pi / (1 + s))
+    log_turned, *guess = _far_guess(s, m, jnp.where(far, log_kappa, 1.0), start_x, start_y)
     # Also where there is no V left to take a logarithm of.
     lost = ~(log_turned >= jnp.log(jnp.finfo(m.dtype).eps))
     stuck = far & ~many & (off | lost)
@@ -72,6 +88,7 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
         *_choose(far, (guess[0], guess[1]), near),
         jnp.where(far, -m, 1.0),
         jnp.where(far, log_kappa, jnp.clip(delta, -1, FAR)),
+        turn,
         ~far,
     )
     # eta and its complement, real below.
@@ -79,23 +96,24 @@ def solve(m: Float[Array, "..."], kappa: Float[Array, "..."], stages: Float[Arra
     x, y = together((jnp.where(below, 1 - left, x), jnp.where(below, 0.0, y)))
     left = jnp.where(below, left, 1 - x)
     share = c / (1 + s)
+    rise = jnp.abs(c) * y
     slow = jnp.where(one, jnp.minimum(m, 1.0), m)
     root_x = jnp.where(below, -slow - share * left, (c * x - 1 - m) / (1 + s))
     root_x = jnp.where(far, x, root_x)
     # Without feedback the modes are those of service and of the stages.
     still = off | stuck
     root_x = jnp.where(still, -jnp.where(many, m, jnp.minimum(m, L)), root_x)
-    root_y = jnp.where(still, 0.0, jnp.where(far, y, share * y))
+    root_y = jnp.where(still, 0.0, jnp.where(far, y, rise / (1 + s)))
     # Of a pair of one stage it is exact, also where the imaginary part is much larger.
     root_x = jnp.where(one & (root_y > 0), -(1 + m) / 2, root_x)
-    first = -share * left, share * y
-    second = share * (1 + s * x), share * s * y
+    first = -share * left, rise / (1 + s)
+    second = share * (1 + s * x), s * rise / (1 + s)
     swapped = one & (m > 1)
     passed = _choose(far, (root_x + m, root_y), _choose(swapped, second, first))
     turned = _choose(far, (1 + s * root_x, s * root_y), _choose(swapped, first, second))
     turned = jnp.where(stuck, 0.0, turned[0]), turned[1]
     total = root_x + m + 1 + s * root_x, (1 + s) * root_y
-    slope = _choose(far, total, (c * x, c * y))
+    slope = _choose(far, total, (c * x, rise))
     # One stage has but the one root.
     stuck = stuck & ~one
     double = ~stuck & (slope[0] == 0) & (slope[1] == 0)
@@ -134,9 +152,14 @@ def _divide(first: Pair, second: Pair) -> Pair:
     return (a * c + b * d) * size, (b * c - a * d) * size
 
 
+def _once(value: Array) -> Array:
+    """A value that XLA is not to find again for each of its uses."""
+    return jax.lax.optimization_barrier(value)
+
+
 def together(pair: Pair) -> Pair:
     """Both parts, computed at once: XLA for CPUs has no loop of two results, but complex ones."""
-    both = jax.lax.optimization_barrier(jax.lax.complex(*pair))
+    both = _once(jax.lax.complex(*pair))
     return both.real, both.imag
 
 
@@ -146,24 +169,34 @@ def multiply(first: Pair, second: Pair) -> Pair:
     return a * c - b * d, a * d + b * c
 
 
-def _near_guess(s, delta):
-    """eta for -1 <= delta <= FAR from its series about the double root."""
-    e = jnp.sqrt(2 * jnp.abs(delta) / (1 + s))
+def _near_guess(s, delta, turn):
+    """eta for -1 <= delta <= FAR from its series about the double root, with delta + i turn."""
+    e = -2 * delta / (1 + s), -2 * turn / (1 + s)
+    q, e = e, _root_above(e)
     a = (s - 1) / 3
     b = ((s - 11) * s + 1) / 36
     c = -(s - 1) * ((s + 25) * s + 1) / 270
     d = ((((s - 22) * s + 267) * s - 22) * s + 1) / 4320
     f = (s - 1) * ((((s + 14) * s + 267) * s + 14) * s + 1) / 17010
-    real = delta < 0
-    q = jnp.where(real, e * e, -e * e)  # e^2 of the complex e
-    even = q * (a + q * (c + q * f))
-    odd = e * (1 + q * (b + q * d))
-    return jnp.where(real, even + odd, even), jnp.where(real, 0.0, odd)
+    even = multiply(q, (c + f * q[0], f * q[1]))
+    even = multiply(q, (a + even[0], even[1]))
+    odd = multiply(q, (b + d * q[0], d * q[1]))
+    odd = multiply(e, (1 + odd[0], odd[1]))
+    return even[0] + odd[0], even[1] + odd[1]
 
 
-def _far_guess(s, m, log_kappa):
-    """log |V|, and z, for delta > FAR or c <= 0, by one Halley step in tau = L log V."""
-    x, y = log_kappa / (1 + s), jnp.pi / (1 + s)
+def _root_above(q):
+    """The square root in the upper half plane, at its right end where it is real."""
+    x, y = q
+    # The longer part first, from which the other comes without cancellation.
+    long = jnp.sqrt((jnp.sqrt(x * x + y * y) + jnp.abs(x)) / 2)
+    short = jnp.abs(y) / (2 * jnp.where(long == 0, 1.0, long))
+    # y <= 0 here: the root above has a real part that is not positive.
+    return jnp.where(x > 0, jnp.where(y < 0, -long, long), -short), jnp.where(x > 0, short, long)
+
+
+def _far_guess(s, m, log_kappa, x, y):
+    """log |V|, and z, for delta > FAR or c <= 0, by one Halley step in tau = L log V = x + i y."""
     ex, ey = _scaled_expm1(s, x, y)
     px, py = ex + m, ey
     vx, vy = 1 + s * ex, s * ey
@@ -192,15 +225,15 @@ def _scaled_expm1(s, x, y):
     return jnp.where(s == 0, x, real), jnp.where(s == 0, y, imag)
 
 
-def _polish(s, x, y, a, target, near):
-    """Two Halley steps for log(1 + s u) / s + log(a - u) = target from u = x + i y."""
+def _polish(s, x, y, a, target, turn, near):
+    """Two Halley steps for log(1 + s u) / s + log(a - u) = target + i turn from u = x + i y."""
     for _ in range(2):
         x, y = together((x, y))
         wx = a - x
         square = wx * wx + y * y
         excess = jnp.where(near, x * (x - 2) + y * y, square - 1)
         lx, ly = scaled_log1p(s, x, y)
-        fx, fy = lx + half_log(excess, square) - target, ly - angle(wx, y)
+        fx, fy = lx + half_log(excess, square) - target, ly - angle(wx, y) - turn
         # The slope of f is n / (v w), without cancellation at eta = 0. All three are divided by the
         # size of n, lest their products overflow in single precision.
         nx, ny = (a - 1) - (1 + s) * x, -(1 + s) * y

@@ -172,6 +172,8 @@ def worst_abscissa(system: System, shortest: Any, longest: Any) -> WorstCase:
     if not isinstance(system.delay, Erlang | Deterministic | MixedErlang | PhaseType):
         raise ValueError(f"`delay` must be one whose mean can be changed, got {system.delay!r}.")
     system.require_servers_alike()
+    # The system's own precision, whatever that of the bounds.
+    shortest, longest = (value.astype(system.arrival_rate.dtype) for value in (shortest, longest))
     valid = is_valid(system) & _checks.is_positive(shortest) & _checks.is_positive(longest)
     return flagged(valid & (shortest < longest), _worst_abscissa, system, shortest, longest)
 

@@ -212,6 +212,37 @@ def test_window_is_exact_to_the_rounding_of_the_gain(window, dtype, tolerance):
     assert found.lower.dtype == dtype
 
 
+@pytest.mark.parametrize("stages", [2.0, 3.0, 20.0, 1e6, np.inf])
+def test_window_opens_in_proportion_to_the_mean_far_beyond_the_safe_gain(stages):
+    """As K / mu grows the first crossing is where L arctan(K D / L) is pi / 2: K D is that."""
+    with mp.workdps(40):
+        right = mp.pi / (2 * stages)
+        # And 1 / |F| at that frequency.
+        limit = mp.pi / 2 if np.isinf(stages) else stages * mp.tan(right) * mp.sec(right) ** stages
+    limit = float(limit)
+    for gain in (1e20, 1e33, 1e50, 1e101, 1e140):
+        lower = lb.stability.erlang_delay_window(gain, 1.0, stages).lower
+        np.testing.assert_allclose(lower * gain, limit, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [lb.Erlang(1.0, 1), lb.NoDelay(), lb.from_mean_cv(1.0, 1.7)],
+    ids=["exponential", "none", "hyperexponential"],
+)
+def test_derivatives_of_an_infinite_critical_sensitivity_are_zero(delay):
+    def critical(rates):
+        arrival_rate, service_rate = rates
+        return lb.stability.critical_sensitivity(
+            lb.System(arrival_rate, service_rate, delay, lb.Logit(2.0))
+        )
+
+    rates = jnp.array([5.0, 1.0])
+    assert critical(rates) == np.inf
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        np.testing.assert_array_equal(derivative(critical)(rates), 0)
+
+
 def test_windows_of_the_literature():
     two = lb.System(2.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(5.0))
     # Gain 10: 2 m^2 + 8 m + 8 = 20 m, so 3 -+ sqrt(5).

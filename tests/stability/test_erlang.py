@@ -110,6 +110,37 @@ def test_gradients_are_those_of_finite_differences_in_every_argument():
         np.testing.assert_allclose(hessian(p), bends, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 2e-15), (np.float32, 2e-6)])
+@pytest.mark.parametrize("stages", [1 + 1e-8, 1.001, 1.03, 1.2, 1.45, 1.55])
+def test_root_of_little_more_than_one_stage_is_exact_beside_a_double_root(stages, dtype, tolerance):
+    """mu D > L, where L = 1 has a double root at kappa* = ((m - L) / (L + 1))^(L + 1)."""
+    rng = np.random.default_rng(3)
+    m = (stages * (1 + 10 ** rng.uniform(-1, 3, 60))).astype(dtype)
+    stages = dtype(stages)
+    ratio = rng.normal(size=60) * rng.choice([1e-3, 0.1, 1, 5], 60)
+    star = (stages + 1) * np.log((m - stages) / (stages + 1))
+    kappa = np.exp(star + ratio).astype(dtype)
+    one = np.ones_like(m)
+    found = lb.stability.erlang_root(one, m, one, stages * one, kappa).root
+    with mp.workdps(40):
+        for service, gain, root in zip(m, kappa, np.asarray(found), strict=True):
+            exact, slope = next_root(root, service, stages, gain)
+            # Near the double root the rounding of log kappa counts more, by the slope of the root.
+            assert abs(exact / mp.mpmathify(complex(root)) - 1) < tolerance * max(1, slope)
+
+
+def next_root(root, service, stages, gain):
+    """The complex root next to `root`, and what a relative error of log kappa does to it."""
+    s, service = 1 / mp.mpf(float(stages)), mp.mpf(float(service))
+    target = mp.log(mp.mpf(float(gain))) + mp.pi * 1j
+    z, slope = mp.mpmathify(complex(root)), mp.mpf(0)
+    for _ in range(10):
+        p, v = z + service, 1 + s * z
+        slope = p * v / (p + v)
+        z -= (mp.log(v) / s + mp.log(p) - target) * slope
+    return z, abs(slope / z) * (1 + abs(target))
+
+
 @pytest.mark.parametrize("service_rate", [0.3, 1.0, 5.0])
 def test_a_pair_of_one_stage_keeps_its_abscissa_beside_any_frequency(service_rate):
     for gain in (10.0, 1e12, 1e49):

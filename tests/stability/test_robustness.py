@@ -332,13 +332,26 @@ def test_gradients_are_those_of_finite_differences(weights):
 
 def test_gradients_are_zero_where_a_margin_is_infinite():
     def total(parameters):
-        gain, service_rate, mean = parameters
-        found = lb.stability.margins(system(gain, service_rate, mean, 1))
+        arrival_rate, theta, service_rate, mean = parameters
+        delay = lb.Erlang(mean, 1)
+        found = lb.stability.margins(lb.System(arrival_rate, service_rate, delay, lb.Logit(theta)))
         return found.gain + found.phase + found.delay + found.mean_delay + found.crossover
 
     slope = jax.jit(jax.grad(total))
-    for parameters in [[0.5, 1.0, 1.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]:
+    for parameters in [[0.5, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0], [2.0, 0.5, 1.0, 1.0]]:
         np.testing.assert_array_equal(slope(jnp.array(parameters)), 0)
+
+
+def test_an_infinite_margin_spares_the_gradients_of_the_others():
+    """G = -2 / ((1 + i w) (1 + i w)) has modulus 1 at w = 1, with phase margin pi / 2."""
+
+    def margins(arrival_rate):
+        system = lb.System(arrival_rate, 1.0, lb.Erlang(1.0, 1), lb.Logit(1.0))
+        found = lb.stability.margins(system)
+        return found.gain, found.phase, found.crossover
+
+    # w^2 = K - 1 and the phase margin pi - 2 arctan w.
+    np.testing.assert_allclose(jax.jacrev(margins)(2.0), [0, -0.5, 0.5], rtol=1e-12)
 
 
 def test_new_numbers_do_not_compile_again():
