@@ -15,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Bool, Float, Num
 
 from .. import _checks
 from .delays import AbstractPhaseDelay
@@ -81,6 +81,11 @@ def shares(system: System, jobs: Num[Array, "servers compartments"], scale: Any 
             f"got shape {share.shape}."
         )
     return share
+
+
+def are_shares(share: Float[Array, " servers"]) -> Bool[Array, ""]:
+    """Whether these are probabilities: none negative, and together one."""
+    return _checks.are_probabilities(share)
 
 
 def propensities(

@@ -170,7 +170,7 @@ def one_share(queue):
 @pytest.mark.parametrize(
     ("argument", "value", "complaint"),
     [
-        ("method", "leap", "must be \"exact\", got 'leap'."),
+        ("method", "tau", "must be one of exact, leap, got 'tau'."),
         ("key", 0, "must be one random key such as jax.random.key(0), got 0."),
         ("key", jr.split(jr.key(0), 2), "must be one random key such as jax.random.key(0), got"),
         ("times", [], "must have at least one entry, got none."),

@@ -1,0 +1,92 @@
+"""The trapezoidal exact leap: a step of any length, with counts that never become negative.
+
+Over a step the network moves by its exact law (`jaxlb.stochastic.frozen`), with shares that change
+linearly from those at the start to those predicted for the end. The prediction begins with the jobs
+that really stayed, so that it knows how chance has moved them: by that the law is right to second
+order in the step, at the draws of a method of first order. Without feedback it is exact.
+
+Here replicas are the last axis of every array: then arithmetic on all of them at once is on
+neighbours in memory, five times as fast on a CPU as with replicas first.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ..model import dynamics
+from ..model.system import System
+from .frozen import Frozen, destinations
+from .samplers import binomial, poisson
+
+
+class LeapState(NamedTuple):
+    """`jobs`: whole numbers as floats."""
+
+    jobs: Float[Array, "servers compartments replicas"]
+
+
+class LeapInfo(NamedTuple):
+    """`valid`: whether the shares were probabilities at both ends of the step; else the new state
+    means nothing."""
+
+    valid: Bool[Array, " replicas"]
+
+
+def init(jobs: Float[Array, "servers compartments replicas"]) -> LeapState:
+    """State before the first step."""
+    return LeapState(jobs)
+
+
+def num_draws(system: System) -> int:
+    """Uniform numbers that one step of one replica takes."""
+    places = destinations(system.phase_delay("a leap"))
+    return system.num_servers * (sum(map(len, places)) + len(places))
+
+
+def step(
+    uniforms: Float[Array, "draws replicas"],
+    state: LeapState,
+    scale: Float[Array, ""],
+    system: System,
+    frozen: Frozen,
+) -> tuple[LeapState, LeapInfo]:
+    """One step of the length that `frozen` was made for; `num_draws` uniform numbers."""
+    servers, compartments, replicas = state.jobs.shape
+    uniforms = jax.lax.optimization_barrier(uniforms.reshape(servers, -1, replicas))
+    kept = _kept(uniforms[:, :-compartments], state.jobs, system, frozen)
+    inflow = scale * servers * system.arrival_rate
+    early, late = inflow * frozen.early[..., None], inflow * frozen.late[..., None]
+    before = _shares(system, state.jobs, scale)
+    predicted = kept + before[:, None] * (early + late)
+    after = _shares(system, predicted, scale)
+    mean = before[:, None] * early + after[:, None] * late
+    jobs = kept + poisson(uniforms[:, -compartments:], mean)
+    return LeapState(jobs), LeapInfo(_are_shares(before) & _are_shares(after))
+
+
+def _kept(uniforms, jobs, system: System, frozen: Frozen):
+    """Where the jobs present are at the end of the step."""
+    places = destinations(system.phase_delay("a leap"))
+    arrived = [[] for _ in places]
+    left, used = jobs, 0
+    for rank in range(max(map(len, places))):
+        rows = np.array([c for c, row in enumerate(places) if rank < len(row)])
+        draws = uniforms[:, used : used + len(rows)]
+        moved = binomial(draws, left[:, rows], frozen.conditional[:, rank, rows, None])
+        # Else it is drawn again for each of its uses.
+        moved = jax.lax.optimization_barrier(moved)
+        left = left.at[:, rows].add(-moved)
+        used += len(rows)
+        for number, c in enumerate(rows):
+            arrived[places[c][rank]].append(moved[:, number])
+    return jnp.stack([sum(parts) for parts in arrived], axis=1)
+
+
+_are_shares = jax.vmap(dynamics.are_shares, -1, -1)
+
+
+def _shares(system: System, jobs, scale):
+    return jax.vmap(lambda jobs: dynamics.shares(system, jobs, scale), -1, -1)(jobs)
