@@ -5,7 +5,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -28,8 +27,8 @@ class Ensemble(eqx.Module):
     - `jobs`: counts, not divided by the scale, shape (replicas, times, servers, compartments),
       phases then service.
     - `valid`: shape (replicas,); false where the dispatcher's rule gave no probabilities (negative,
-      not finite or, for leaps, with another sum than one), or a traced time, scale, step or start
-      was out of range: that path stays where it was, the others are unharmed.
+      not finite, or with another sum than one), or a traced time, scale, step or start was out of
+      range: that path stays where it was, the others are unharmed.
     - `step_size`: s, shape (times,), of the leaps before each record; `None` for exact paths.
     """
 
@@ -63,8 +62,8 @@ def simulate(
 
     **Arguments:**
 
-    - `key`: a JAX random key. Replica k has its own key made from `key` and k, so its path does not
-      depend on how many replicas there are.
+    - `key`: a JAX random key. The path of replica k depends on `key` and k alone, to the last bit,
+      not on how many replicas there are.
     - `times`: s, increasing, from 0 on, shape (times,).
     - `scale`: eta of the paper, > 0: jobs arrive at rate scale * num_servers * arrival_rate and the
       dispatcher sees counts divided by `scale`.
@@ -78,8 +77,7 @@ def simulate(
     - `step_size`: s, of leaps: each interval between records is cut into equal steps that are not
       longer.
 
-    **Returns:** an `Ensemble` of counts. Counts jump, so they have no gradient. Paths by leaps are
-    the same bits whatever the number of replicas beside them.
+    **Returns:** an `Ensemble` of counts. Counts jump, so they have no gradient.
 
     **Raises:** `ValueError` on a bad argument, or where counts might not fit 32 bits, or float32.
 
@@ -91,9 +89,10 @@ def simulate(
     (`tests/stochastic/test_leap.py`). Draws have the right law to 1e-4 in total variation, those
     of a mean up to 12 to 1e-13 (`tests/stochastic/test_samplers.py`).
 
-    **Cost:** one core, float64: Figure 3 of the paper (230 000 events a path) 24 ms a path in
-    batches of 128, 80 times faster than SimPy (`experiments/benchmarks/exact_simulation.py`). Each
-    event costs O(servers * phases), each leap O(servers * phases^2) whatever the number of events.
+    **Cost:** one core, float64, Figure 3 of the paper (230 000 events a path), a path among 512:
+    exact 6 ms, 200 times faster than SimPy; leaps of 0.05 s 0.2 ms, 6000 times
+    (`experiments/benchmarks/stochastic.py`). Each event costs O(servers * phases), each leap
+    O(servers * phases^2) whatever the number of events.
 
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
     """
@@ -142,30 +141,34 @@ def _counts(
 
 @eqx.filter_jit
 def _ensemble(system: System, key: Key[Array, ""], times, scale, replicas: int, start, in_range):
-    keys = jax.vmap(lambda replica: jr.fold_in(key, replica))(jnp.arange(replicas))
-    return jax.vmap(lambda key: _exact_path(system, key, times, scale, start, in_range))(keys)
+    """Exact paths, and whether they are valid."""
+    durations = jnp.diff(times, prepend=0)
 
-
-def _exact_path(system: System, key: Key[Array, ""], times, scale, start, valid):
-    """One path: counts at each time, shape (times, servers, compartments), and whether valid."""
-
-    def one_event(carry):
-        key, state, valid = carry
-        key, key_step = jr.split(key)
-        state, info = exact.step(key_step, state, scale, system)
-        return key, state, valid & info.valid
-
-    def to_next_record(carry, duration):
-        key, jobs, valid = carry
+    def to_next_record(carry, interval):
+        jobs, valid = carry
+        number, duration = interval
+        stream = philox.stream(key, jnp.arange(replicas), number)
         valid = valid & jnp.isfinite(duration) & (duration >= 0)
         # A path that is not valid has no event: it waits at every record.
-        carry = key, exact.init(jobs, jnp.where(valid, duration, 0)), valid
-        key, state, valid = jax.lax.while_loop(lambda c: c[1].time_left > 0, one_event, carry)
-        return (key, state.jobs, valid), state.jobs
+        state = exact.init(jobs, jnp.where(valid, duration, 0.0))
 
-    durations = jnp.diff(times, prepend=0)
-    (_, _, valid), jobs = jax.lax.scan(to_next_record, (key, start, valid), durations)
-    return jobs, valid
+        def one_event(carry):
+            k, state, valid = carry
+            uniforms = philox.uniforms(stream, k, exact.DRAWS, times.dtype)
+            running = state.time_left > 0
+            state, info = exact.step(uniforms, state, scale, system)
+            return k + 1, state, valid & (info.valid | ~running)
+
+        carry = jnp.uint32(0), state, valid
+        _, state, valid = jax.lax.while_loop(
+            lambda carry: jnp.any(carry[1].time_left > 0), one_event, carry
+        )
+        return (state.jobs, valid), state.jobs
+
+    jobs = jnp.broadcast_to(start[..., None], (*start.shape, replicas))
+    carry = jobs, jnp.broadcast_to(in_range, (replicas,))
+    (_, valid), jobs = jax.lax.scan(to_next_record, carry, (jnp.arange(len(times)), durations))
+    return jnp.moveaxis(jobs, -1, 0), valid
 
 
 @eqx.filter_jit

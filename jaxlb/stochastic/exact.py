@@ -1,61 +1,78 @@
-"""Exact simulation of the Markov jump process: Gillespie's direct method, a path at a time.
+"""Exact simulation of the Markov jump process: Gillespie's direct method, replicas in lock-step.
 
-A pair `init`, `step`. One step waits an exponential time, then lets one event happen with
-probability in proportion to its rate. The time left until the next record is carried instead of
-the time passed, so that single precision loses nothing over a long run.
+A pair `init`, `step`. One step waits an exponential time in each replica, then lets one event
+happen with probability in proportion to its rate. The time left until the next record is carried
+instead of the time passed, so that single precision loses nothing over a long run. Replicas are the
+last axis of every array, as in `jaxlb.stochastic.leap`.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
+from .._logarithms import log
 from ..model import dynamics
 from ..model.system import System
 
+# Uniform numbers for one step of one replica.
+DRAWS = 2
+
 
 class ExactState(NamedTuple):
-    """`jobs`: counts, shape (servers, compartments). `time_left`: s until the next record."""
+    """`jobs`: counts. `time_left`: s until the next record."""
 
-    jobs: Int[Array, "servers compartments"]
-    time_left: Float[Array, ""]
+    jobs: Int[Array, "servers compartments replicas"]
+    time_left: Float[Array, " replicas"]
 
 
 class ExactInfo(NamedTuple):
     """`happened`: whether an event fell before the record. `valid`: whether the rates were finite
-    and non-negative; the path stops where they are not."""
+    and non-negative, and the shares summed to one; the path stops where not."""
 
-    happened: Bool[Array, ""]
-    valid: Bool[Array, ""]
+    happened: Bool[Array, " replicas"]
+    valid: Bool[Array, " replicas"]
 
 
-def init(jobs: Int[Array, "servers compartments"], time_left: Float[Array, ""]) -> ExactState:
+def init(
+    jobs: Int[Array, "servers compartments replicas"], time_left: Float[Array, " replicas"]
+) -> ExactState:
     """State before the first event, with the time until the first record, s."""
     return ExactState(jobs, time_left)
 
 
 def step(
-    key: Key[Array, ""], state: ExactState, scale: Float[Array, ""], system: System
+    uniforms: Float[Array, "2 replicas"],
+    state: ExactState,
+    scale: Float[Array, ""],
+    system: System,
 ) -> tuple[ExactState, ExactInfo]:
     """One event, or none if it would fall after the record: then the state waits there.
 
     What is left of the waiting time is forgotten, as an exponential time may be.
     """
-    rates = dynamics.propensities(system, state.jobs, scale)
-    cumulative = jnp.cumsum(rates.ravel())
-    total = cumulative[-1]
-    valid = jnp.isfinite(total) & jnp.all(rates >= 0)
-    wait_draw, event_draw = jr.uniform(key, (2,), rates.dtype)
-    time_left = state.time_left + jnp.log1p(-wait_draw) / total
-    happened = valid & (time_left > 0)
-    # The first event whose cumulative rate exceeds the draw. The sums are rounded in any order, so
-    # that one of rate zero may seem to exceed it first: it never happens.
-    reached = (cumulative > event_draw * total) & (rates.ravel() > 0)
-    number = jnp.arange(len(cumulative), dtype=jnp.int32)
-    chosen = (number == jnp.min(jnp.where(reached, number, len(number)))) & happened
-    change = dynamics.net_change(
-        system.phase_delay("exact simulation"), chosen.reshape(rates.shape).astype(jnp.int32)
+    rates = jax.vmap(lambda jobs: dynamics.propensities(system, jobs, scale), -1, -1)(state.jobs)
+    # XLA would find them again for each of their uses.
+    rates = jax.lax.optimization_barrier(rates)
+    flat = rates.reshape(-1, rates.shape[-1])
+    # One after the other, so that the sums rise with every event whose rate is positive, and with
+    # no other: one of rate zero never happens.
+    total, sums = jax.lax.scan(
+        lambda total, rate: (total + rate, total + rate), jnp.zeros_like(flat[0]), flat, unroll=64
     )
-    jobs = state.jobs + change
-    return ExactState(jobs, jnp.where(happened, time_left, 0.0)), ExactInfo(happened, valid)
+    delay = system.phase_delay("exact simulation")
+    arrivals = rates[:, dynamics.routes(delay)[0] == 0].sum(axis=(0, 1))
+    inflow = scale * system.num_servers * system.arrival_rate
+    # NaN is no more valid than a wrong sum.
+    valid = jnp.abs(arrivals / inflow - 1) <= dynamics.SHARES_TOLERANCE
+    valid = valid & jnp.isfinite(total) & jnp.all(flat >= 0, axis=0)
+    time_left = state.time_left + log(uniforms[0]) / total
+    happened = valid & (time_left > 0)
+    target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
+    reached = target < sums
+    chosen = reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))
+    events = chosen.reshape(rates.shape).astype(jnp.int32)
+    change = jax.vmap(lambda events: dynamics.net_change(delay, events), -1, -1)(events)
+    time_left = jnp.where(happened, time_left, 0.0)
+    return ExactState(state.jobs + change, time_left), ExactInfo(happened, valid)

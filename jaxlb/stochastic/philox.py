@@ -63,7 +63,7 @@ def uniforms(stream: Stream, step: Any, count: int, dtype: Any) -> Float[Array, 
     if double:
         pairs = [(_double(*words[:2]), _double(*words[2:]))]
     else:
-        parts = [((word >> 9).astype(dtype) + 0.5) * dtype(2.0**-23) for word in words]
+        parts = [((word >> 9).astype(dtype) + 0.5) * 2.0**-23 for word in words]
         pairs = [(parts[0], parts[1]), (parts[2], parts[3])]
     # XLA for CPUs has no loop of two results, but complex ones: else all is done for each part.
     both = jax.lax.optimization_barrier([jax.lax.complex(*pair) for pair in pairs])

@@ -107,6 +107,11 @@ def test_a_path_stops_with_a_flag_where_the_rule_gives_no_probabilities(skew):
     )
 
 
+def test_shares_that_do_not_sum_to_one_are_flagged():
+    system = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lambda queue: jnp.array([0.5, 0.4]) + 0 * queue)
+    assert not simulate(system, replicas=3).valid.any()
+
+
 def test_a_path_is_flagged_only_if_it_came_to_where_the_rule_fails():
     """Of 200 paths some reach three jobs, some do not, but for a chance of 1e-9 or less."""
     ensemble = simulate(skewed(np.nan, after=3), replicas=200)

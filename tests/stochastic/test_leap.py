@@ -145,6 +145,18 @@ def test_the_error_of_the_variance_falls_fourfold_with_half_the_step():
     assert abs(errors[1]) < errors[0] / 3
 
 
+def test_leaps_in_single_precision_have_the_same_law():
+    """Jobs in service are Poisson(2 eta lambda / mu) in total: mean and variance, 5 errors each."""
+    with jax.enable_x64(False):
+        system = lb.System(3.0, 1.0, lb.Erlang(0.5, 2), lb.Logit(1.0))
+        found = leaps(system, [20.0], 0.2, 20_000, scale=2.0, initial=jnp.zeros(2))
+        total = np.asarray(found.queue[:, 0].sum(axis=1))
+    assert found.valid.all()
+    assert abs(total.mean() - 12) < 5 * np.sqrt(12 / 20_000)
+    # A Poisson variance has standard error sqrt((m + 2 m^2) / n).
+    assert abs(total.var() - 12) < 5 * np.sqrt((12 + 2 * 12**2) / 20_000)
+
+
 @pytest.mark.parametrize("name", DELAYS)
 def test_jobs_are_never_negative_and_all_are_kept_where_none_arrive_or_leave(name):
     rare = 1e-25
