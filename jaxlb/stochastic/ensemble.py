@@ -90,7 +90,7 @@ def simulate(
     of a mean up to 12 to 1e-13 (`tests/stochastic/test_samplers.py`).
 
     **Cost:** one core, float64, Figure 3 of the paper (230 000 events a path), a path among 512:
-    exact 7 ms, 200 times faster than SimPy; leaps of 0.05 s 0.2 ms, 6000 times
+    exact 8 ms, 200 times faster than SimPy; leaps of 0.05 s 0.2 ms, 6000 times
     (`experiments/benchmarks/stochastic.py`). Each event costs O(servers * phases), each leap
     O(servers * phases^2) whatever the number of events.
 

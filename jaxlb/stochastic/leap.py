@@ -6,7 +6,7 @@ that really stayed, so that it knows how chance has moved them: by that the law 
 order in the step, at the draws of a method of first order. Without feedback it is exact.
 
 Here replicas are the last axis of every array: then arithmetic on all of them at once is on
-neighbours in memory, five times as fast on a CPU as with replicas first.
+neighbours in memory, which a CPU does much faster than with replicas first.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """Philox4x32-10: random words that depend on a key and a counter alone, element by element.
 
-JAX has this generator too (`impl="philox4x32"`), but joins its four words to one, and so takes
-four to seven times as long for each. A counter says what a word is for, so that results do not
-depend on how replicas are batched, ordered or spread over devices.
+JAX has this generator too (`impl="philox4x32"`), but joins its four words to one or drops half of
+them, and so takes several times as long for each. A counter says what a word is for, so that
+results do not depend on how replicas are batched, ordered or spread over devices.
 
 Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3, SC'11.
 """
