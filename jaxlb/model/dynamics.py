@@ -13,12 +13,14 @@ these functions; none restates them.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from .. import _checks
 from .delays import AbstractPhaseDelay
+from .routing import AbstractLogit
 from .system import System
 
 # How far shares may be from one in total: the rounding of a rule in single precision.
@@ -48,9 +50,9 @@ def stoichiometry(delay: AbstractPhaseDelay) -> np.ndarray:
 def event_rates(
     delay: AbstractPhaseDelay,
     service_rates: Float[Array, " servers"],
-    inflow: Float[Array, " servers"],
-    jobs: Num[Array, "servers compartments"],
-) -> Float[Array, "servers events"]:
+    inflow: Float[Array, "servers *replicas"],
+    jobs: Num[Array, "servers compartments *replicas"],
+) -> Float[Array, "servers events *replicas"]:
     """Rate of each event, 1/s, given what the dispatcher sends to each server; linear in both."""
     moves = delay.rates().astype(inflow.dtype)
     moves = jnp.broadcast_to(moves, (len(service_rates), len(moves)))
@@ -58,42 +60,49 @@ def event_rates(
     supply = jnp.concatenate([inflow[:, None], jobs.astype(inflow.dtype)], axis=1)
     if not _is_chain(delay):
         supply = supply[:, routes(delay)[0]]
-    return per_unit * supply
+    return per_unit.reshape(*per_unit.shape, *[1] * (supply.ndim - 2)) * supply
 
 
 def net_change(
-    delay: AbstractPhaseDelay, events: Num[Array, "servers events"]
-) -> Num[Array, "servers compartments"]:
+    delay: AbstractPhaseDelay, events: Num[Array, "servers events *replicas"]
+) -> Num[Array, "servers compartments *replicas"]:
     """Change of each compartment by events, as rates or as counts."""
     if _is_chain(delay):
         return events[:, :-1] - events[:, 1:]
-    return events @ stoichiometry(delay).astype(events.dtype)
+    return jnp.einsum("se...,ec->sc...", events, stoichiometry(delay).astype(events.dtype))
 
 
-def shares(system: System, jobs: Num[Array, "servers compartments"], scale: Any = 1.0) -> Any:
-    """Share of arrivals that each server gets, shape (servers,).
+def shares(
+    system: System, jobs: Num[Array, "servers compartments *replicas"], scale: Any = 1.0
+) -> Any:
+    """Share of arrivals that each server gets, shape (servers, *replicas).
 
     Raises `ValueError` if the system's rule returns another shape.
     """
     seen = jobs / scale
+    rule = system.routing
+    if not isinstance(rule, AbstractLogit):
+        # Any other rule looks at one replica.
+        for _ in seen.shape[2:]:
+            rule = jax.vmap(rule, -1, -1)
     # A rule may compute in a wider type than the state it is shown.
-    share = jnp.asarray(system.routing(seen[:, -1], seen[:, :-1]), seen.dtype)
-    if share.shape != (system.num_servers,):
+    share = jnp.asarray(rule(seen[:, -1], seen[:, :-1]), seen.dtype)
+    if share.shape != seen[:, -1].shape:
+        shape = share.shape[: share.ndim - (seen.ndim - 2)]
         raise ValueError(
-            f"`routing` must return shares of shape ({system.num_servers},), "
-            f"got shape {share.shape}."
+            f"`routing` must return shares of shape ({system.num_servers},), got shape {shape}."
         )
     return share
 
 
-def are_shares(share: Float[Array, " servers"]) -> Bool[Array, ""]:
+def are_shares(share: Float[Array, "servers *replicas"]) -> Bool[Array, "*replicas"]:
     """Whether these are probabilities: none negative, and together one."""
-    return jnp.all(share >= 0) & (jnp.abs(share.sum() - 1) <= SHARES_TOLERANCE)
+    return (share >= 0).all(axis=0) & (jnp.abs(share.sum(axis=0) - 1) <= SHARES_TOLERANCE)
 
 
 def propensities(
-    system: System, jobs: Num[Array, "servers compartments"], scale: Any = 1.0
-) -> Float[Array, "servers events"]:
+    system: System, jobs: Num[Array, "servers compartments *replicas"], scale: Any = 1.0
+) -> Float[Array, "servers events *replicas"]:
     """Rate of every event, 1/s; `jobs` are counts of a system of the given scale.
 
     The order of events is that of `routes`: routing, moves among phases, completion.

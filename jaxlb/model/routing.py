@@ -42,7 +42,8 @@ class AbstractRouting(eqx.Module):
 class AbstractLogit(AbstractRouting):
     """Shares proportional to exp(-sensitivity * load), equation (1), for a linear load.
 
-    Safe from overflow at any finite sensitivity: the least load is subtracted first.
+    Safe from overflow at any finite sensitivity: the least load is subtracted first. Arrays may
+    have more axes behind, for replicas.
     """
 
     sensitivity: eqx.AbstractVar[Float[Array, ""]]
@@ -53,17 +54,17 @@ class AbstractLogit(AbstractRouting):
 
     @abc.abstractmethod
     def load(
-        self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]
-    ) -> Float[Array, " servers"]:
+        self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
+    ) -> Float[Array, "servers ..."]:
         """What is compared between servers; linear in both arguments."""
 
     def __call__(
-        self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]
-    ) -> Float[Array, " servers"]:
+        self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
+    ) -> Float[Array, "servers ..."]:
         load = self.load(queue, in_transit)
         # Subtracting before scaling is exact for close loads; after it, theta * eps * load is lost.
-        excess = load - jax.lax.stop_gradient(jnp.min(load))
-        return jax.nn.softmax(-self.sensitivity * excess)
+        excess = load - jax.lax.stop_gradient(jnp.min(load, axis=0))
+        return jax.nn.softmax(-self.sensitivity * excess, axis=0)
 
 
 class Logit(AbstractLogit):
@@ -80,8 +81,8 @@ class Logit(AbstractLogit):
     )
 
     def load(
-        self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]
-    ) -> Float[Array, " servers"]:
+        self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
+    ) -> Float[Array, "servers ..."]:
         return queue
 
 
@@ -106,9 +107,9 @@ class WeightedLogit(AbstractLogit):
         return super().valid & jnp.all(jnp.isfinite(self.weights))
 
     def load(
-        self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]
-    ) -> Float[Array, " servers"]:
-        return queue + in_transit @ self.weights
+        self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
+    ) -> Float[Array, "servers ..."]:
+        return queue + jnp.einsum("sp...,p->s...", in_transit, self.weights)
 
 
 class QueueRule(AbstractRouting):
@@ -117,8 +118,8 @@ class QueueRule(AbstractRouting):
     rule: Callable[..., Any]
 
     def __call__(
-        self, queue: Float[Array, " servers"], in_transit: Float[Array, "servers phases"]
-    ) -> Float[Array, " servers"]:
+        self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
+    ) -> Float[Array, "servers ..."]:
         return self.rule(queue)
 
 

@@ -3,7 +3,7 @@
 A pair `init`, `step`. One step waits an exponential time in each replica, then lets one event
 happen with probability in proportion to its rate. The time left until the next record is carried
 instead of the time passed, so that single precision loses nothing over a long run. Replicas are the
-last axis of every array, as in `jaxlb.stochastic.leap`.
+last axis of every array (`jaxlb.model.dynamics`).
 """
 
 from typing import NamedTuple
@@ -52,7 +52,10 @@ def step(
 
     What is left of the waiting time is forgotten, as an exponential time may be.
     """
-    rates = jax.vmap(lambda jobs: dynamics.propensities(system, jobs, scale), -1, -1)(state.jobs)
+    delay = system.phase_delay("exact simulation")
+    inflow = scale * system.num_servers * system.arrival_rate
+    share = dynamics.shares(system, state.jobs, scale)
+    rates = dynamics.event_rates(delay, system.service_rates, inflow * share, state.jobs)
     # XLA would find them again for each of their uses.
     rates = jax.lax.optimization_barrier(rates)
     flat = rates.reshape(-1, rates.shape[-1])
@@ -61,18 +64,13 @@ def step(
     total, sums = jax.lax.scan(
         lambda total, rate: (total + rate, total + rate), jnp.zeros_like(flat[0]), flat, unroll=64
     )
-    delay = system.phase_delay("exact simulation")
-    arrivals = rates[:, dynamics.routes(delay)[0] == 0].sum(axis=(0, 1))
-    inflow = scale * system.num_servers * system.arrival_rate
-    # NaN is no more valid than a wrong sum.
-    valid = jnp.abs(arrivals / inflow - 1) <= dynamics.SHARES_TOLERANCE
-    valid = valid & jnp.isfinite(total) & jnp.all(flat >= 0, axis=0)
+    valid = dynamics.are_shares(share) & jnp.isfinite(total)
     time_left = state.time_left + log(uniforms[0]) / total
     happened = valid & (time_left > 0)
     target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
     reached = target < sums
     chosen = reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))
     events = chosen.reshape(rates.shape).astype(jnp.int32)
-    change = jax.vmap(lambda events: dynamics.net_change(delay, events), -1, -1)(events)
     time_left = jnp.where(happened, time_left, 0.0)
-    return ExactState(state.jobs + change, time_left), ExactInfo(happened, valid)
+    jobs = state.jobs + dynamics.net_change(delay, events)
+    return ExactState(jobs, time_left), ExactInfo(happened, valid)

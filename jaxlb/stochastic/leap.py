@@ -5,8 +5,7 @@ linearly from those at the start to those predicted for the end. The prediction 
 that really stayed, so that it knows how chance has moved them: by that the law is right to second
 order in the step, at the draws of a method of first order. Without feedback it is exact.
 
-Here replicas are the last axis of every array: then arithmetic on all of them at once is on
-neighbours in memory, which a CPU does much faster than with replicas first.
+Replicas are the last axis of every array (`jaxlb.model.dynamics`).
 """
 
 from typing import NamedTuple
@@ -59,12 +58,12 @@ def step(
     kept = _kept(uniforms[:, :-compartments], state.jobs, system, frozen)
     inflow = scale * servers * system.arrival_rate
     early, late = inflow * frozen.early[..., None], inflow * frozen.late[..., None]
-    before = _shares(system, state.jobs, scale)
+    before = dynamics.shares(system, state.jobs, scale)
     predicted = kept + before[:, None] * (early + late)
-    after = _shares(system, predicted, scale)
+    after = dynamics.shares(system, predicted, scale)
     mean = before[:, None] * early + after[:, None] * late
     jobs = kept + poisson(uniforms[:, -compartments:], mean)
-    return LeapState(jobs), LeapInfo(_are_shares(before) & _are_shares(after))
+    return LeapState(jobs), LeapInfo(dynamics.are_shares(before) & dynamics.are_shares(after))
 
 
 def _kept(uniforms, jobs, system: System, frozen: Frozen):
@@ -83,10 +82,3 @@ def _kept(uniforms, jobs, system: System, frozen: Frozen):
         for number, c in enumerate(rows):
             arrived[places[c][rank]].append(moved[:, number])
     return jnp.stack([sum(parts) for parts in arrived], axis=1)
-
-
-_are_shares = jax.vmap(dynamics.are_shares, -1, -1)
-
-
-def _shares(system: System, jobs, scale):
-    return jax.vmap(lambda jobs: dynamics.shares(system, jobs, scale), -1, -1)(jobs)
