@@ -127,14 +127,20 @@ def initial_jobs(
 
     `initial` is either all of them, shape (servers, compartments), or those in service, shape
     (servers,), with nothing in transit. `None` is the paper's start: `scale` jobs in service at
-    each server but the first, none elsewhere. Raises `ValueError` on another shape or a bad value.
+    each server but the first, none elsewhere. A delay without phases has one compartment for jobs
+    in transit, which must be empty, for nobody knows how long they have been there. Raises
+    `ValueError` on another shape or a bad value.
     """
-    servers, phases = system.num_servers, system.phase_delay("an initial state").num_phases
+    in_phases = isinstance(system.delay, AbstractPhaseDelay)
+    servers, phases = system.num_servers, system.num_phases if in_phases else 1
     if initial is None:
         initial = jnp.full((servers,), scale).at[0].set(0)
     in_service = _checks.ndim("initial", initial) == 1
     shape = (servers,) if in_service else (servers, phases + 1)
     jobs = _checks.not_negative("initial", initial, "jobs", shape)
+    if not (in_phases or in_service):
+        none = "without jobs in transit, for the delay has no phases,"
+        _checks.require("initial", jobs, lambda v: v[:, 0] == 0, none, "jobs")
     return jnp.pad(jobs[:, None], ((0, 0), (phases, 0))) if in_service else jobs
 
 

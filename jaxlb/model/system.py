@@ -91,6 +91,12 @@ class System(eqx.Module):
         first = self.service_rate[0]
         return jnp.where(jnp.all(self.service_rate == first), first, jnp.nan)
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether servers are not known to differ in service rate."""
+        rates = self.service_rates
+        return not _checks.is_concrete(rates) or bool(_all_equal(np.asarray(rates)))
+
     def require_servers_alike(self) -> None:
         """Raise `ValueError` where servers are known to differ in service rate."""
         rates = self.service_rates

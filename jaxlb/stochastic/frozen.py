@@ -28,11 +28,13 @@ TERMS, MOST_HALVINGS = 18, 24
 class Frozen(NamedTuple):
     """Laws of one step.
 
+    - `stay`: chance to be in each compartment (last axis) at the end, from each.
     - `conditional`: chance that a job of a compartment is in the one of this rank among its
       `destinations`, given that it is in none before.
     - `early`, `late`: s.
     """
 
+    stay: Float[Array, "servers compartments compartments"]
     conditional: Float[Array, "servers ranks compartments"]
     early: Float[Array, "servers compartments"]
     late: Float[Array, "servers compartments"]
@@ -54,7 +56,7 @@ def frozen(system: System, step_size: Float[Array, ""]) -> Frozen:
         rest = gone[:, None] + jnp.cumsum(chance[:, ::-1], axis=1)[:, ::-1]
         some = rest > 0
         conditional = jnp.where(some, chance, 0.0) / jnp.where(some, rest, 1.0)
-        return conditional.T, early, late
+        return stay, conditional.T, early, late
 
     return Frozen(*jax.vmap(of_server)(system.service_rates))
 

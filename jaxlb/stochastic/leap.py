@@ -73,8 +73,8 @@ def _kept(uniforms, jobs, system: System, frozen: Frozen):
     left, used = jobs, 0
     for rank in range(max(map(len, places))):
         rows = np.array([c for c, row in enumerate(places) if rank < len(row)])
-        draws = uniforms[:, used : used + len(rows)]
-        moved = binomial(draws, left[:, rows], frozen.conditional[:, rank, rows, None])
+        drawn_by = uniforms[:, used : used + len(rows)]
+        moved = binomial(drawn_by, left[:, rows], frozen.conditional[:, rank, rows, None])
         # Else it is drawn again for each of its uses.
         moved = jax.lax.optimization_barrier(moved)
         left = left.at[:, rows].add(-moved)

@@ -9,10 +9,22 @@ Total variation from the true law, in float64: 1e-13 where it is searched; above
 (`tests/stochastic/test_samplers.py`). In float32 1e-5 more, and counts are exact up to 2^24.
 """
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._logarithms import log, log1p
+
+
+class Draws(NamedTuple):
+    """How Poisson and binomial numbers are drawn from uniform ones: `poisson(uniform, mean)`,
+    `binomial(uniform, trials, chance)`."""
+
+    poisson: Callable[..., Any]
+    binomial: Callable[..., Any]
+
 
 # Largest mean searched for, and largest count found there: more have a chance below 1e-14.
 SEARCHED, MOST = 12.0, 46
@@ -122,3 +134,25 @@ def _ratio(x, above, below):
     for coefficient in below:
         bottom = bottom * x + coefficient
     return top / bottom
+
+
+def _normal_poisson(uniform, mean):
+    return mean + root(mean) * normal_quantile(uniform)
+
+
+def _normal_binomial(uniform, trials, chance):
+    # Fewer than no trials have no chance; the mean stays linear.
+    spread = root(jnp.maximum(trials, 0) * chance * (1 - chance))
+    return trials * chance + spread * normal_quantile(uniform)
+
+
+def root(value: Float[Array, "..."], least: Any = 0.0) -> Float[Array, "..."]:
+    """Square root; zero, with a slope of zero, up to `least`."""
+    some = value > least
+    return jnp.where(some, jnp.sqrt(jnp.where(some, value, 1.0)), 0.0)
+
+
+# Whole numbers; normal ones of the same means and variances; the means alone.
+COUNTS = Draws(poisson, binomial)
+NORMAL = Draws(_normal_poisson, _normal_binomial)
+MEANS = Draws(lambda _, mean: mean, lambda _, trials, chance: trials * chance)

@@ -154,7 +154,9 @@ def test_single_precision_draws_no_event_of_rate_zero():
         system = lb.System(15.0, 1.3, lb.Erlang(0.7, 600), lb.Logit(1.0))
         start = np.random.default_rng(0).poisson(0.2, (2, 601))
         brief = [10 / (600 / 0.7 * start[:, :-1].sum())]
-        ensemble = lb.stochastic.simulate(system, jr.key(39), brief, 10.0, 2000, jnp.array(start))
+        ensemble = lb.stochastic.simulate(
+            system, jr.key(39), brief, 10.0, 2000, jnp.array(start), method="direct"
+        )
         assert ensemble.jobs.min() >= 0
         assert ensemble.valid.all()
 
@@ -175,7 +177,11 @@ def one_share(queue):
 @pytest.mark.parametrize(
     ("argument", "value", "complaint"),
     [
-        ("method", "tau", "must be one of exact, leap, got 'tau'."),
+        (
+            "method",
+            "tau",
+            "must be one of exact, direct, marks, leap, phase_leap, ring_leap, gauss",
+        ),
         ("key", 0, "must be one random key such as jax.random.key(0), got 0."),
         ("key", jr.split(jr.key(0), 2), "must be one random key such as jax.random.key(0), got"),
         ("times", [], "must have at least one entry, got none."),
@@ -210,7 +216,18 @@ def one_share(queue):
         ("initial", [-1.0, 1.0], "must be non-negative and finite, got [-1. 1.] jobs."),
         ("initial", [np.nan, 1.0], "must be non-negative and finite, got [nan 1.] jobs."),
         ("initial", "empty", "must be a number, got 'empty'."),
-        ("delay", lb.Deterministic(1.0), "must have phases for an initial state, got Determin"),
+        (
+            "keep",
+            "paths",
+            "must be one or more of jobs, final, mean, variance, covariance, quantil",
+        ),
+        ("keep", [], "must be one or more of jobs, final, mean, variance, covariance, quantiles,"),
+        ("levels", [0.5, 1.0], "must be between 0 and 1, got [0.5 1. ]."),
+        ("levels", 0.5, "must have shape (any,), got shape ()."),
+        ("burn_in", -1.0, "must be non-negative and finite, got -1.0 s."),
+        ("chunk_size", 0, "must be an integer of at least 1, got 0."),
+        ("replicas", [0.5], "must be an integer, or a vector of them, got [0.5]."),
+        ("replicas", [-1, 2], "must be from 0 to 2^31 - 1, got [-1 2]."),
         ("routing", one_share, "must return shares of shape (2,), got shape (1,)."),
     ],
 )

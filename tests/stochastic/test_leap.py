@@ -205,7 +205,20 @@ def test_a_bad_traced_step_is_flagged_and_spares_the_others():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"method": "leap"}, '`step_size` must be given with method "leap", got None.'),
+        (
+            {"method": "leap"},
+            '`step_size` and `tolerance` must be given with method "leap", got None and None.',
+        ),
+        (
+            {"method": "leap", "step_size": 0.1, "tolerance": 0.1},
+            '`step_size` and `tolerance` must be given with method "leap", got 0.1 and 0.1.',
+        ),
+        (
+            {"method": "poisson_leap", "tolerance": 0.1},
+            '`tolerance` must be left out with method "poisson_leap", got 0.1.',
+        ),
+        ({"tolerance": 0.1}, '`tolerance` must be left out with method "exact", got 0.1.'),
+        ({"method": "leap", "tolerance": -1.0}, "`tolerance` must be positive and finite, got -1"),
         ({"step_size": 0.1}, '`step_size` must be left out with method "exact", got 0.1.'),
         ({"method": "leap", "step_size": 0.0}, "`step_size` must be positive and finite, got 0"),
     ],

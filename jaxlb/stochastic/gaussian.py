@@ -1,0 +1,75 @@
+"""The Gaussian leap: the trapezoidal exact leap with normal numbers in place of counts.
+
+Given the state, the jobs kept and the arrivals of a step have the means and covariances that they
+have in `jaxlb.stochastic.leap`, but are normal, so that a path can be differentiated. Means without
+feedback are exact, variances too. What is lost is the shape of laws of a few jobs: counts are not
+whole, and can be negative where they are few. The error is of order one over the scale.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..model import dynamics
+from ..model.system import System
+from .frozen import Frozen
+from .leap import LeapInfo, LeapState
+from .samplers import normal_quantile, root
+
+# A variance that is no more than rounding of the largest is none.
+NEGLIGIBLE = 1e-12
+
+
+def num_draws(system: System) -> int:
+    """Uniform numbers that one step of one replica takes."""
+    return 2 * system.num_servers * (system.num_phases + 1)
+
+
+def step(
+    uniforms: Float[Array, "draws replicas"],
+    state: LeapState,
+    scale: Float[Array, ""],
+    system: System,
+    frozen: Frozen,
+) -> tuple[LeapState, LeapInfo]:
+    """One step of the length that `frozen` was made for; `num_draws` uniform numbers."""
+    normal = jax.lax.optimization_barrier(normal_quantile(uniforms))
+    of_kept, of_arrivals = normal.reshape(2, *state.jobs.shape)
+    kept = _kept(of_kept, state.jobs, frozen.stay)
+    inflow = scale * system.num_servers * system.arrival_rate
+    early, late = inflow * frozen.early[..., None], inflow * frozen.late[..., None]
+    before = dynamics.shares(system, state.jobs, scale)
+    predicted = kept + before[:, None] * (early + late)
+    after = dynamics.shares(system, predicted, scale)
+    mean = before[:, None] * early + after[:, None] * late
+    jobs = kept + mean + root(mean) * of_arrivals
+    return LeapState(jobs), LeapInfo(dynamics.are_shares(before) & dynamics.are_shares(after))
+
+
+def _kept(
+    normal: Float[Array, "servers compartments replicas"],
+    jobs: Float[Array, "servers compartments replicas"],
+    stay: Float[Array, "servers compartments compartments"],
+) -> Float[Array, "servers compartments replicas"]:
+    """Where the jobs present are at the end: normal with the moments of multinomial counts."""
+    compartments = range(jobs.shape[1])
+    chance = stay[..., None]
+    # Where there are no jobs there is no chance; the mean stays linear.
+    present = jnp.maximum(jobs, 0)
+    mean = [sum(jobs[:, b] * chance[:, b, c] for b in compartments) for c in compartments]
+    least = NEGLIGIBLE * present.sum(axis=1)
+    # Cholesky's factor, column by column, of what the multinomials' covariances sum to.
+    factor = {}
+    noise = [jnp.zeros_like(least) for _ in compartments]
+    for d in compartments:
+        for c in compartments[d:]:
+            entry = -sum(present[:, b] * chance[:, b, c] * chance[:, b, d] for b in compartments)
+            if c == d:
+                entry += sum(present[:, b] * chance[:, b, c] for b in compartments)
+            entry -= sum(factor[c, k] * factor[d, k] for k in range(d))
+            if c == d:
+                pivot = root(entry, least)
+                inverse = jnp.where(pivot > 0, 1.0, 0.0) / jnp.where(pivot > 0, pivot, 1.0)
+            factor[c, d] = pivot if c == d else entry * inverse
+            noise[c] += factor[c, d] * normal[:, d]
+    return jnp.stack([mean[c] + noise[c] for c in compartments], axis=1)

@@ -1,0 +1,223 @@
+"""Chunks, orders, devices and memory: what is kept does not depend on how it was made."""
+
+import subprocess
+import sys
+import tracemalloc
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxlb as lb
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SYSTEM = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
+TIMES = np.linspace(0.0, 3.0, 7)
+STATISTICS = (
+    "mean",
+    "variance",
+    "covariance",
+    "quantiles",
+    "time_average",
+    "histogram",
+    "autocorrelation",
+)
+METHODS = {
+    "direct": {},
+    "marks": {},
+    "phase_leap": {"step_size": 0.25},
+    "ring_leap": {"step_size": 0.25},
+    "gaussian_leap": {"step_size": 0.25},
+    "poisson_leap": {"step_size": 0.25},
+    "binomial_leap": {"step_size": 0.25},
+    "langevin": {"step_size": 0.25},
+}
+
+
+def simulate(replicas=50, method="leap", **options):
+    if method == "leap":
+        options.setdefault("step_size", 0.25)
+    return lb.stochastic.simulate(SYSTEM, jr.key(0), TIMES, 8.0, replicas, method=method, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_paths_are_the_same_bits_in_any_chunks_and_order(method):
+    whole = simulate(50, method, **METHODS[method])
+    assert whole.valid.all()
+    for size in (1, 7, 32):
+        part = simulate(50, method, chunk_size=size, **METHODS[method])
+        np.testing.assert_array_equal(part.jobs, whole.jobs)
+    order = np.random.default_rng(0).permutation(50)
+    shuffled = simulate(order, method, **METHODS[method])
+    np.testing.assert_array_equal(shuffled.jobs, whole.jobs[order])
+    np.testing.assert_array_equal(shuffled.replicas, order)
+
+
+def test_statistics_are_the_same_bits_in_any_chunks_and_order():
+    one = simulate(200, keep=STATISTICS).statistics
+    for replicas, size in (
+        (200, 13),
+        (np.arange(200)[::-1], 64),
+        (np.roll(np.arange(200), 9), 200),
+    ):
+        other = simulate(replicas, keep=STATISTICS, chunk_size=size).statistics
+        assert same(one, other)
+
+
+def same(one, other):
+    left, right = (vars(statistics) for statistics in (one, other))
+    for name, value in left.items():
+        np.testing.assert_equal(right[name], value, err_msg=name)
+    return True
+
+
+def test_a_run_is_continued_by_the_numbers_of_its_replicas():
+    whole, rest = simulate(30), simulate(np.arange(20, 30))
+    np.testing.assert_array_equal(rest.jobs, whole.jobs[20:])
+
+
+PROGRAM = """
+import sys
+import jax, numpy as np
+jax.config.update("jax_enable_x64", True)
+import jaxlb as lb
+assert len(jax.devices()) == int(sys.argv[1])
+system = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
+for method, step in (("direct", None), ("marks", None), ("leap", .25), ("ring_leap", .25)):
+    found = lb.stochastic.simulate(
+        system, jax.random.key(0), np.linspace(0, 3, 7), 8., 43, method=method, step_size=step,
+        keep=("jobs", "variance"))
+    print(hash(np.asarray(found.jobs).tobytes()), found.statistics.imbalance_variance.tolist())
+"""
+
+
+def test_paths_are_the_same_bits_on_one_two_and_eight_devices():
+    printed = []
+    for devices in (1, 2, 8):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        environment = {"XLA_FLAGS": flags, "PYTHONHASHSEED": "0", "JAX_PLATFORMS": "cpu"}
+        printed.append(run(PROGRAM, str(devices), environment))
+    assert printed[0].count("\n") == 4
+    assert printed[1] == printed[0]
+    assert printed[2] == printed[0]
+
+
+def run(code, argument, environment):
+    import os
+
+    command = [sys.executable, "-c", code, argument]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_statistics_are_those_of_the_paths():
+    found = simulate(300, keep=("jobs", "final", *STATISTICS), burn_in=1.0, levels=[0.1, 0.9])
+    jobs = np.asarray(found.jobs)
+    statistics = found.statistics
+    assert statistics.count == 300
+    np.testing.assert_array_equal(found.final, jobs[:, -1])
+    np.testing.assert_allclose(statistics.mean, jobs.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(statistics.variance, jobs.var(axis=0, ddof=1), rtol=1e-11)
+    apart = jobs - jobs.mean(axis=0)
+    covariance = np.einsum("rtsc,rtuv->tscuv", apart, apart) / 299
+    np.testing.assert_allclose(statistics.covariance, covariance, atol=1e-9)
+    imbalance = jobs[:, :, 0, -1] - jobs[:, :, 1, -1]
+    np.testing.assert_allclose(statistics.imbalance_mean, imbalance.mean(axis=0), rtol=1e-11)
+    np.testing.assert_allclose(
+        statistics.imbalance_variance, imbalance.var(axis=0, ddof=1), rtol=1e-11
+    )
+    for values, wanted in (
+        (statistics.quantiles, jobs),
+        (statistics.imbalance_quantiles, imbalance),
+    ):
+        order = np.quantile(wanted, [0.1, 0.9], axis=0, method="inverted_cdf")
+        np.testing.assert_array_equal(values, order)
+    late = imbalance[:, 2:]
+    values, counts = np.unique(late, return_counts=True)
+    np.testing.assert_array_equal(statistics.histogram[0], values)
+    np.testing.assert_array_equal(statistics.histogram[1], counts)
+    np.testing.assert_allclose(statistics.time_average.value, jobs[:, 2:].mean(axis=(0, 1)))
+    np.testing.assert_allclose(statistics.imbalance_square.value, np.mean(late.astype(float) ** 2))
+    np.testing.assert_allclose(statistics.lags, [0.0, 0.5, 1.0])
+    apart = late - late.mean()
+    wanted = [np.mean(apart[:, : 5 - lag] * apart[:, lag:]) for lag in range(3)]
+    np.testing.assert_allclose(statistics.autocorrelation, np.array(wanted) / wanted[0])
+
+
+def test_what_was_not_kept_is_not_there():
+    found = simulate(4, keep="mean")
+    assert found.final is None
+    assert found.statistics.variance is None
+    with pytest.raises(ValueError, match='`keep` must have "jobs" for paths'):
+        _ = found.queue
+
+
+def test_memory_does_not_grow_with_the_replicas_that_are_not_kept():
+    """Paths of 4000 replicas would take 38 MB of 32-bit numbers, of 1000 the quarter of it."""
+    times = np.linspace(0.0, 3.0, 401)
+    peaks = []
+    for replicas in (1000, 4000):
+        options = {"method": "leap", "step_size": 0.1, "chunk_size": 100}
+        keep = ("mean", "variance", "quantiles", "time_average", "histogram")
+        lb.stochastic.simulate(SYSTEM, jr.key(0), times, 1.0, 100, keep=keep, **options)
+        tracemalloc.start()
+        lb.stochastic.simulate(SYSTEM, jr.key(0), times, 1.0, replicas, keep=keep, **options)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # A byte and a number for each replica, and what is seen rarely.
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_a_failing_replica_is_named_and_is_not_in_the_statistics():
+    def rule(queue):
+        return jnp.where(queue[0] >= 3, jnp.nan, 0.5) * jnp.ones(2)
+
+    system = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), rule)
+    numbers = np.arange(100, 160)
+    found = lb.stochastic.simulate(
+        system, jr.key(0), [0.0, 0.5, 1.0], replicas=numbers, keep=("jobs", "mean")
+    )
+    failed = numbers[~np.asarray(found.valid)]
+    assert 0 < len(failed) < 60
+    assert found.statistics.count == 60 - len(failed)
+    kept = np.asarray(found.jobs)[np.asarray(found.valid)]
+    np.testing.assert_allclose(found.statistics.mean, kept.mean(axis=0), rtol=1e-13)
+    with pytest.raises(ValueError, match=rf"`routing` must give .* of 60 replicas: {failed[0]}"):
+        found.check()
+    simulate(3).check()
+
+
+def test_the_exact_method_is_chosen_by_the_system():
+    delays = lb.Erlang(1.0, 2), lb.NoDelay(), lb.Erlang(1.0, 50), lb.Deterministic(1.0)
+    for delay, method in zip(delays, ("direct", "direct", "marks", "marks"), strict=True):
+        system = lb.System(1.0, 1.0, delay, lb.Logit(1.0))
+        found = lb.stochastic.simulate(system, jr.key(0), [0.5])
+        assert found.method == method
+    unequal = lb.System(1.0, [1.0, 2.0], lb.Erlang(1.0, 8), lb.Logit(1.0))
+    weighted = lb.System(1.0, 1.0, lb.Erlang(1.0, 8), lb.WeightedLogit(1.0, jnp.ones(8)))
+    for system in (unequal, weighted):
+        assert lb.stochastic.simulate(system, jr.key(0), [0.5]).method == "direct"
+
+
+def test_the_leap_is_chosen_by_the_system():
+    for stages, method in ((2, "phase_leap"), (20, "ring_leap")):
+        system = lb.System(1.0, 1.0, lb.Erlang(1.0, stages), lb.Logit(1.0))
+        found = lb.stochastic.simulate(system, jr.key(0), [0.5], method="leap", step_size=0.1)
+        assert found.method == method
+    weighted = lb.System(1.0, 1.0, lb.Erlang(1.0, 20), lb.WeightedLogit(1.0, jnp.ones(20)))
+    found = lb.stochastic.simulate(weighted, jr.key(0), [0.5], method="leap", step_size=0.1)
+    assert found.method == "phase_leap"
+    with pytest.raises(ValueError, match='must look at the queues alone for method "ring_leap"'):
+        lb.stochastic.simulate(weighted, jr.key(0), [0.5], method="ring_leap", step_size=0.1)
+
+
+def test_a_bar_is_shown_on_request(capsys):
+    simulate(30, chunk_size=10, progress=True)
+    assert "30/30" in capsys.readouterr().err
+    simulate(30, chunk_size=10)
+    assert capsys.readouterr().err == ""
