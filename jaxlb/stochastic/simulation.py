@@ -17,6 +17,7 @@ from . import paths, step_choice
 from .ensemble import PARTS, Collector, Ensemble
 from .langevin import langevin
 from .paths import Given, Steps
+from .step_choice import RINGS
 
 # Counts are 32-bit integers. A mean at a quarter of their range leaves no chance of overflow.
 MAX_MEAN_JOBS = 2.0**29
@@ -24,7 +25,7 @@ EXACT = "exact", "direct", "marks"
 CLASSICAL = "poisson_leap", "binomial_leap", "langevin"
 METHODS = *EXACT, "leap", "phase_leap", "ring_leap", "gaussian_leap", *CLASSICAL
 # What does not count jobs in each phase.
-WITHOUT_PHASES = "marks", "ring_leap", "gaussian_ring_leap"
+WITHOUT_PHASES = "marks", *RINGS
 # Up to so many phases the method that follows each of them is the faster one.
 MOST_DIRECT_PHASES, MOST_LEAP_PHASES = 4, 6
 LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
@@ -184,7 +185,7 @@ def _given(
     # One dtype throughout, for the loop over events must carry what it began with.
     dtype = jnp.result_type(times, scale, *system.numbers)
     most = MAX_MEAN_JOBS if name in EXACT else 0.25 / float(jnp.finfo(dtype).eps)
-    start, in_range = _counts(system, initial, scale, min(most, MAX_MEAN_JOBS))
+    start, in_range = _counts(system, initial, scale, min(most, MAX_MEAN_JOBS), name)
     return Given(
         system,
         key,
@@ -208,7 +209,7 @@ def _numbers(replicas: Any) -> Array:
 
 
 def _counts(
-    system: System, initial: Any, scale: Float[Array, ""], most: float
+    system: System, initial: Any, scale: Float[Array, ""], most: float, name: str
 ) -> tuple[Float[Array, "servers compartments"], Bool[Array, ""]]:
     """Initial state, and whether counts will stay in range."""
     start = dynamics.initial_jobs(system, initial, jnp.round(scale))
@@ -216,15 +217,20 @@ def _counts(
     time_in_system = system.delay.mean + 1 / jnp.min(system.service_rates)
     offered = scale * system.num_servers * system.arrival_rate * time_in_system
     totals = {"scale": offered, "initial": start.sum()}
-    for name, total in totals.items():
+    for argument, total in totals.items():
         _checks.require(
-            name,
+            argument,
             total,
             lambda v: v <= most,
             f"such that the mean number of jobs stays below {most:.0f}",
             "jobs",
         )
+    if name in RINGS:
+        none = "without jobs in transit for a ring of steps"
+        _checks.require("initial", start, lambda v: v[:, :-1] == 0, none, "jobs")
     whole = jnp.all((start >= 0) & (start == jnp.round(start)))
+    if name in RINGS:
+        whole = whole & jnp.all(start[:, :-1] == 0)
     in_range = whole & (start.sum() <= most) & (offered <= most)
     return jnp.where(in_range, start, 0), in_range
 

@@ -11,7 +11,7 @@ import numpy as np
 # Distinct values kept for quantiles; beyond, neighbours are put together.
 MOST_VALUES = 2**15
 # Numbers that wait until they are counted.
-WAITING = 2**20
+WAITING = 2**18
 # Real values are counted in these parts of a job.
 PARTS = 2**10
 LOW = 2**31

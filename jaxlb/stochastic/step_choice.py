@@ -39,8 +39,6 @@ class Choice(NamedTuple):
     error: Float[Array, ""] | None
 
 
-# Times to which one step must fit, in steps: their rounding.
-FIT = 1e-5
 MOST_PARTS = 10_000
 
 
@@ -68,10 +66,12 @@ def common_steps(times: Any, step_size: Any) -> Steps:
     least = durations[durations > 0].min(initial=np.inf)
     if np.isinf(least):
         return Steps(jnp.zeros(len(durations), jnp.int32), jnp.full_like(times, step_size), always)
-    first = max(math.ceil(least / float(step_size) * (1 - FIT)), 1)
+    # What rounding may do to the last time.
+    rounding = 8 * float(jnp.finfo(times.dtype).eps) * float(times[-1]) / least
+    first = max(math.ceil(least / float(step_size) * (1 - rounding)), 1)
     for parts in range(first, MOST_PARTS + 1):
         counts = durations / least * parts
-        if np.all(np.abs(counts - np.round(counts)) < FIT * np.maximum(counts, 1)):
+        if np.all(np.abs(counts - np.round(counts)) < rounding * parts):
             whole = jnp.asarray(np.round(counts), jnp.int32)
             return Steps(whole, jnp.full_like(times, least / parts), always)
     raise ValueError(

@@ -1,0 +1,80 @@
+"""Steps from a length or a tolerance, and the estimate of their error."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxlb as lb
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+PAPER = lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
+
+
+def leaps(system, times, **options):
+    options = {"method": "leap", "scale": 1.0, "replicas": 2} | options
+    return lb.stochastic.simulate(system, jr.key(1), jnp.array(times), **options)
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        PAPER,
+        lb.System(15.0, 1.0, lb.Erlang(1.0, 50), lb.Logit(1.0)),
+        lb.System(15.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0)),
+        lb.System(2.0, 1.0, lb.NoDelay(), lb.Logit(1.0)),
+        lb.System(2.0, 1.0, lb.Erlang(1.0, 2), lambda queue: jax.nn.softmax(-2 * queue), 3),
+    ],
+)
+@pytest.mark.parametrize("tolerance", [0.1, 0.003])
+def test_a_tolerance_is_met_and_not_wasted(system, tolerance):
+    times = np.linspace(0, 4, 5)
+    found = leaps(system, times, tolerance=tolerance)
+    assert found.step_error <= tolerance
+    step = float(found.step_size.max())
+    again = leaps(system, times, step_size=step)
+    np.testing.assert_allclose(again.step_error, found.step_error, rtol=1e-9)
+    # Steps twice as long would not do, unless there is no longer one between two records.
+    assert step > 0.99 or leaps(system, times, step_size=2 * step).step_error > tolerance
+
+
+def test_the_error_of_the_mean_is_that_of_much_shorter_steps():
+    """Large systems follow the fluid limit, so long before oscillations part them."""
+    times = np.linspace(0, 3, 4)
+    fluid = lb.fluid.solve(PAPER, jnp.array(times), initial=jnp.array([0.0, 1.0])).queue
+    found = leaps(PAPER, times, step_size=0.25, method="gaussian_leap", scale=1e8, replicas=1)
+    error = np.abs(found.queue[0] / 1e8 - fluid).max() / 15
+    # The variance, not the mean, has the larger estimate: 0.01 * (15 / 4)^2.
+    np.testing.assert_allclose(found.step_error, 0.01 * 3.75**2, rtol=1e-6)
+    assert error < 0.05
+
+
+@pytest.mark.parametrize("step", [0.5, 0.25])
+def test_the_error_of_the_variance_is_about_a_hundredth_of_the_square(step):
+    """lambda theta h of 2.5 and 1.25, at time 1: 6.2 % and 1.4 % were measured."""
+    system = lb.System(5.0, 1.0, lb.Erlang(1.0, 1), lb.Logit(1.0))
+    options = {"initial": jnp.array([0, 1]), "keep": "variance", "replicas": 100_000}
+    found = leaps(system, [1.0], step_size=step, **options)
+    error = found.statistics.imbalance_variance[0] / 2.0837348583039743 - 1
+    np.testing.assert_allclose(found.step_error, 0.01 * (5 * step) ** 2, rtol=1e-6)
+    assert error < 1.3 * found.step_error
+    assert error > 0.3 * found.step_error
+
+
+def test_a_tolerance_that_no_step_meets_is_refused():
+    with pytest.raises(ValueError, match="`tolerance` must be such that some step meets it, got"):
+        leaps(PAPER, [1.0], tolerance=1e-30)
+
+
+def test_a_traced_tolerance_is_refused():
+    with pytest.raises(ValueError, match="`tolerance` must be concrete"):
+        jax.jit(lambda tolerance: leaps(PAPER, [1.0], tolerance=tolerance).jobs)(0.1)
+
+
+def test_exact_paths_have_no_step_and_classical_leaps_no_estimate():
+    exact = leaps(PAPER, [1.0], method="exact")
+    assert exact.step_size is None
+    assert exact.step_error is None
+    assert leaps(PAPER, [1.0], method="poisson_leap", step_size=0.5).step_error is None
