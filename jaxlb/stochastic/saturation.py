@@ -1,0 +1,76 @@
+"""How much of a logit rule's gain is left when loads fluctuate.
+
+Among N servers whose loads are normal, any two differing with standard deviation d, the share of a
+server falls with its load on average (Stein's lemma) as a linear rule's does whose gain is the
+logit rule's at balance times
+
+    N^2 E[p_1 p_2],
+
+which is E[sech^2(theta (s_1 - s_2) / 2)] for two. Statistical linearisation puts that rule in the
+place of the logit rule.
+
+For more servers the expectation comes from random utility: p_i is the chance that server i has the
+least of theta s_j + G_j, where the G_j are independent with P(G > g) = exp(-e^g). So with
+c = theta d / sqrt(2) and phi(u) = P(G + c Z > u), Z standard normal, E[p_1 p_2] is the integral of
+phi'^2 phi^(N - 2). All integrals are trapezoidal sums over functions that are analytic in a strip,
+in steps that make the error less than rounding.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+# Steps where functions vary at scale one, and how far sums reach before their terms are rounding.
+STEP = 0.25
+NORMAL = STEP * np.arange(-36, 37)
+LEAST = STEP * np.arange(-160, 17)
+PLACES = 0.2 * np.arange(-120, 66)
+
+
+def remaining_gain(deviation: Float[Array, ""], servers: int) -> Float[Array, ""]:
+    """Share of the gain that is left, from 1 at no fluctuation down to 0.
+
+    **Arguments:** `deviation`: theta times the standard deviation of the difference of two loads,
+    >= 0. `servers`: static, >= 2.
+
+    **Accuracy:** relative, 1e-14 in float64 up to a deviation of 1e4 and 1000 servers
+    (`tests/stochastic/test_saturation.py`).
+    """
+    if servers == 2:
+        return _of_two(deviation / 2)
+    return servers**2 * _of_many(deviation / np.sqrt(2), servers)
+
+
+def _of_two(spread: Float[Array, ""]) -> Float[Array, ""]:
+    """E[sech^2(b Z)]."""
+    # The narrower of sech^2 and the normal density sets the step.
+    step = STEP / jnp.maximum(jax.lax.stop_gradient(spread), 1.0)
+    z = step * np.arange(-80, 81)
+    return step * jnp.sum(_normal(z) / jnp.cosh(spread * z) ** 2)
+
+
+def _of_many(spread: Float[Array, ""], servers: int) -> Float[Array, ""]:
+    """E[p_1 p_2]."""
+    # Each sum is over the narrower of the two densities, which makes it exact; the other is not
+    # used, and is kept where it does not overflow.
+    narrow, wide = jnp.minimum(spread, 1.0), jnp.maximum(spread, 1.0)
+    normal = STEP * _normal(jnp.asarray(NORMAL, spread.dtype))
+    least = STEP * _least(jnp.asarray(LEAST, spread.dtype))
+    above = PLACES[:, None] + narrow * NORMAL
+    slow = jnp.stack([jnp.exp(-jnp.exp(above)) @ normal, _least(above) @ normal])
+    unit = jax.lax.stop_gradient(wide)
+    away = (LEAST - (unit * PLACES)[:, None]) / wide
+    fast = jnp.stack([jax.scipy.special.ndtr(away) @ least, _normal(away) @ least / wide])
+    stay, density = jnp.where(spread < 1, slow, fast)
+    return 0.2 * unit * jnp.sum(density**2 * stay ** (servers - 2))
+
+
+def _normal(z: Array | NDArray) -> Array:
+    return jnp.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def _least(g: Array) -> Array:
+    """Density of G."""
+    return jnp.exp(g - jnp.exp(g))
