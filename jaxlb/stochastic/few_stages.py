@@ -33,7 +33,8 @@ def one_stage_variance(system: System) -> Float[Array, ""]:
 def two_stage_variance(system: System) -> Float[Array, ""]:
     """As `one_stage_variance`, with two stages.
 
-    Infinite, with derivatives of zero, from the Hopf point on.
+    Infinite, with derivatives of zero, from the Hopf point on; relative error there, rounding over
+    the relative distance to it.
     """
     return _closed(system, 2)
 
@@ -52,8 +53,10 @@ def closed_form(system: System, gain: Float[Array, ""]) -> tuple[Float[Array, ""
     if delay.stages == 1:
         part = (pull + stage) / (pull * (service + stage))
         return 2 * system.arrival_rate * part, jnp.ones((), bool)
-    left = 2 * service**2 / stage + 4 * service + 2 * stage - gain
-    stable = left > 0
+    critical = 2 * service**2 / stage + 4 * service + 2 * stage
+    left = critical - gain
+    # On the boundary rounding must not decide.
+    stable = left > 4 * jnp.finfo(left.dtype).eps * critical
     top = pull * (3 * stage + 2 * service) + stage * (service + 2 * stage)
     part = top / (pull * stage * jnp.where(stable, left, 1.0))
     return jnp.where(stable, 2 * system.arrival_rate * part, 0.0), stable

@@ -43,7 +43,9 @@ class StationaryCovariance(eqx.Module):
         return self.covariance[..., :, -1, :, -1]
 
 
-def stationary_covariance(system: System, jobs: Num[Array, "..."] | None = None) -> StationaryCovariance:
+def stationary_covariance(
+    system: System, jobs: Num[Array, "..."] | None = None
+) -> StationaryCovariance:
     """Covariance of all counts at rest, by the linear-noise approximation.
 
     Multiply by the scale for the covariance of counts. It is exact, and Poisson, at sensitivity

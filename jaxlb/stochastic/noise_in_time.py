@@ -162,7 +162,8 @@ def _spectrum(system: System, frequency: Float[Array, ""]) -> Float[Array, ""]:
     # How much of noise in each mode shows in x.
     shows = solve((root * identity - matrix).T, identity[0] + 0 * root)
     noise = imbalance_noise(system)
-    return shows.real @ noise @ shows.real + shows.imag @ noise @ shows.imag
+    parts = shows.real[:, None] * shows.real + shows.imag[:, None] * shows.imag
+    return jnp.sum(noise * parts)
 
 
 def noise_autocorrelation(system: System, lags: Any) -> Float[Array, " lags"]:
@@ -193,6 +194,6 @@ def _autocorrelation(system: System, lags: Float[Array, " lags"]) -> Float[Array
     first = covariance[:, 0] / jnp.where(stable, covariance[0, 0], 1.0)
 
     def at(lag):
-        return jax.scipy.linalg.expm(jnp.abs(lag) * matrix)[0] @ first
+        return jnp.sum(jax.scipy.linalg.expm(jnp.abs(lag) * matrix)[0] * first)
 
     return jnp.where(stable, jax.lax.map(at, lags), jnp.nan)

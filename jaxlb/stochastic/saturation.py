@@ -16,17 +16,19 @@ phi'^2 phi^(N - 2). All integrals are trapezoidal sums over functions that are a
 in steps that make the error less than rounding.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import NDArray
 
 # Steps where functions vary at scale one, and how far sums reach before their terms are rounding.
 STEP = 0.25
 NORMAL = STEP * np.arange(-36, 37)
 LEAST = STEP * np.arange(-160, 17)
-PLACES = 0.2 * np.arange(-120, 66)
+PLACE_STEP = 0.2
+PLACES = PLACE_STEP * np.arange(-120, 66)
 
 
 def remaining_gain(deviation: Float[Array, ""], servers: int) -> Float[Array, ""]:
@@ -40,14 +42,14 @@ def remaining_gain(deviation: Float[Array, ""], servers: int) -> Float[Array, ""
     """
     if servers == 2:
         return _of_two(deviation / 2)
-    return servers**2 * _of_many(deviation / np.sqrt(2), servers)
+    return servers**2 * _of_many(deviation / math.sqrt(2), servers)
 
 
 def _of_two(spread: Float[Array, ""]) -> Float[Array, ""]:
     """E[sech^2(b Z)]."""
     # The narrower of sech^2 and the normal density sets the step.
     step = STEP / jnp.maximum(jax.lax.stop_gradient(spread), 1.0)
-    z = step * np.arange(-80, 81)
+    z = step * jnp.arange(-80, 81, dtype=spread.dtype)
     return step * jnp.sum(_normal(z) / jnp.cosh(spread * z) ** 2)
 
 
@@ -56,21 +58,26 @@ def _of_many(spread: Float[Array, ""], servers: int) -> Float[Array, ""]:
     # Each sum is over the narrower of the two densities, which makes it exact; the other is not
     # used, and is kept where it does not overflow.
     narrow, wide = jnp.minimum(spread, 1.0), jnp.maximum(spread, 1.0)
-    normal = STEP * _normal(jnp.asarray(NORMAL, spread.dtype))
-    least = STEP * _least(jnp.asarray(LEAST, spread.dtype))
-    above = PLACES[:, None] + narrow * NORMAL
-    slow = jnp.stack([jnp.exp(-jnp.exp(above)) @ normal, _least(above) @ normal])
+    z, g, u = (jnp.asarray(points, spread.dtype) for points in (NORMAL, LEAST, PLACES))
+    above = u[:, None] + narrow * z
+    normal, least = STEP * _normal(z), STEP * _least(g)
+    slow = _sums(jnp.stack([jnp.exp(-jnp.exp(above)), _least(above)]), normal)
     unit = jax.lax.stop_gradient(wide)
-    away = (LEAST - (unit * PLACES)[:, None]) / wide
-    fast = jnp.stack([jax.scipy.special.ndtr(away) @ least, _normal(away) @ least / wide])
+    away = (g - unit * u[:, None]) / wide
+    fast = _sums(jnp.stack([jax.scipy.special.ndtr(away), _normal(away) / wide]), least)
     stay, density = jnp.where(spread < 1, slow, fast)
-    return 0.2 * unit * jnp.sum(density**2 * stay ** (servers - 2))
+    return PLACE_STEP * unit * jnp.sum(density**2 * stay ** (servers - 2))
 
 
-def _normal(z: Array | NDArray) -> Array:
-    return jnp.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+def _normal(z: Array) -> Array:
+    return jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def _least(g: Array) -> Array:
     """Density of G."""
     return jnp.exp(g - jnp.exp(g))
+
+
+def _sums(values: Array, weights: Array) -> Array:
+    # By default some devices multiply single precision in fewer bits.
+    return jnp.matmul(values, weights, precision=jax.lax.Precision.HIGHEST)

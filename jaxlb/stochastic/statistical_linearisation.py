@@ -150,7 +150,8 @@ def _variances(system: System) -> Variances:
 
     def by_equation(gain):
         covariance, stable = lyapunov(loop_open + gain * (loop_closed - loop_open), noise)
-        return covariance[0, 0], load @ covariance @ load, stable
+        of_load = jnp.sum(load[:, None] * covariance * load)
+        return covariance[0, 0], of_load, stable
 
     return by_equation
 
@@ -177,12 +178,10 @@ def _least_kept(system: System, gain, scale) -> Float[Array, ""]:
     """
     delay, weight = system.phase_delay("a bound"), jnp.abs(_load(system))
     time = jnp.append(1 / system.common_service_rate, delay.occupancy())
-    open_variance = 2 * system.arrival_rate * (weight**2 @ time)
+    open_variance = 2 * system.arrival_rate * jnp.sum(weight**2 * time)
     spread = system.routing.sensitivity * jnp.sqrt(4 * open_variance / scale)  # pyright: ignore
-    small_gain = 2 * gain * (weight @ time)
-    return jnp.minimum(
-        remaining_gain(spread, system.num_servers), 1 / jnp.maximum(small_gain, 1.0)
-    )
+    small_gain = 2 * gain * jnp.sum(weight * time)
+    return jnp.minimum(remaining_gain(spread, system.num_servers), 1 / jnp.maximum(small_gain, 1.0))
 
 
 def _solve(excess: Callable[[Array], Array], least) -> tuple[Array, Array]:
