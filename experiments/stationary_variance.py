@@ -1,13 +1,15 @@
 """How good are linear noise and statistical linearisation? Against simulation, on and off balance.
 
-The paper's system (lambda = 15, mu = 1, D = 1) at rest, at several gains lambda theta up to the Hopf
-point and past it. All variances are over P_0 = 2 lambda / mu times the scale, that without feedback.
+The paper's system (lambda = 15, mu = 1, D = 1) at rest, at several gains lambda theta up to the
+Hopf point and past it. Variances are over P_0 = 2 lambda / mu times the scale, that without
+feedback. And what the two cost.
 
 Run:     python -m experiments.stationary_variance
 Writes:  experiments/results/stationary_variance.json
 Cost:    four minutes on one core.
 """
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +41,14 @@ class Config:
     spacing: float = 4.0
     leap: float = 0.02
     seed: int = 11
+    runs: int = 9
+    timed_stages: tuple[int, ...] = (2, 10, 50)
     rows: tuple[tuple[int, int, float, float, bool, float], ...] = (
         (2, 2, 100.0, 0.1, False, 0.0),
         (2, 2, 100.0, 0.8, True, 0.0),
         (2, 2, 100.0, 0.95, True, 0.0),
         (2, 2, 100.0, 1.0, True, 0.0),
+        (2, 2, 100.0, 1.2, True, 0.0),
         (2, 2, 100.0, 1.0, False, 0.0),
         (2, 2, 100.0, 1.0, False, 1.0),
         (2, 2, 10.0, 0.8, True, 0.0),
@@ -56,6 +61,7 @@ class Config:
         (10, 2, 100.0, 0.95, True, 0.0),
         (10, 2, 100.0, 0.99, True, 0.0),
         (10, 2, 100.0, 1.0, True, 0.0),
+        (10, 2, 100.0, 1.2, True, 0.0),
         (10, 2, 100.0, 1.0, False, 0.0),
         (10, 2, 100.0, 1.0, False, 1.0),
     )
@@ -93,6 +99,43 @@ def simulated(config: Config, whole: lb.System, scale: float) -> dict:
     }
 
 
+def milliseconds(config: Config, stages: int) -> dict:
+    """Of one core, compiled: the least of some runs."""
+    delay = lb.Erlang(config.mean, stages)
+
+    def whole(theta):
+        return lb.System(config.arrival_rate, config.service_rate, delay, lb.Logit(theta))
+
+    def covariance(theta):
+        return lb.stochastic.stationary_covariance(whole(theta)).covariance[0, -1, 0, -1]
+
+    def variance(theta):
+        return lb.stochastic.imbalance_variance(whole(theta), 100.0).variance
+
+    def transient(theta):
+        times = jnp.linspace(0.0, 20.0, 21)
+        return lb.stochastic.transient_covariance(whole(theta), times).covariance
+
+    functions = {
+        "stationary_covariance": covariance,
+        "with its gradient": jax.value_and_grad(covariance),
+        "imbalance_variance": variance,
+        "with its gradient too": jax.value_and_grad(variance),
+        "transient_covariance over 20 s": transient,
+    }
+    least = {}
+    for name, function in functions.items():
+        compiled = jax.jit(function)
+        jax.block_until_ready(compiled(0.1))
+        spent = []
+        for _ in range(config.runs):
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(0.1))
+            spent.append(1e3 * (time.perf_counter() - start))
+        least[name] = min(spent)
+    return least
+
+
 def run(config: Config) -> dict:
     """One row for each system: simulation with its standard error, and both approximations.
 
@@ -116,6 +159,8 @@ def run(config: Config) -> dict:
             "gain_kept": float(found.effective_gain) / gain,
             "valid": bool(found.valid),
         }
+    for stages in config.timed_stages:
+        rows[f"milliseconds, L {stages}"] = milliseconds(config, stages)
     return rows
 
 

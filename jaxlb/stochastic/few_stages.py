@@ -24,8 +24,8 @@ def one_stage_variance(system: System) -> Float[Array, ""]:
 
     For any two of the servers.
 
-    **Raises:** `ValueError` unless the delay is `Erlang` with one stage, the rule `Logit`, and there
-    are two servers or more, alike.
+    **Raises:** `ValueError` unless the delay is `Erlang` with one stage, the rule `Logit`, and
+    there are two servers or more, alike.
     """
     return _closed(system, 1)
 

@@ -36,9 +36,11 @@ def lyapunov(
     not left of the imaginary axis (by more than the rounding of A), or A is not finite, the flag is
     false and X and its derivatives are zero.
 
-    **Accuracy:** relative, of the variance of the imbalance with 1 to 50 stages: ACCURACY.
+    **Accuracy:** rounding over the relative distance to instability. The variance of the imbalance
+    with 2 to 50 stages is right to 2e-12 in float64 and 2e-4 in float32 at 0.99 of the gain at the
+    Hopf point, to 5e-14 and 5e-6 at half of it (`tests/stochastic/test_lyapunov.py`).
 
-    **Cost:** 14 products of n by n matrices, and 3 for each doubling; COST. A derivative costs as
+    **Cost:** 14 products of n by n matrices, and 3 for each of 10 to 20 doublings; a derivative as
     much again.
 
     **Source:** Smith (1968), SIAM J. Appl. Math. 16(1), 198-201.

@@ -59,9 +59,11 @@ def transient_covariance(
 
     **Raises:** `ValueError` on a bad argument, or a delay without phases.
 
-    **Accuracy:** ACCURACY.
+    **Accuracy:** of the solver, relative to the largest value, 1e-7 in float64 and 1e-5 in float32
+    (`tests/stochastic/test_noise_in_time.py`).
 
-    **Cost:** by `diffrax.Tsit5` on (servers (phases + 1))^2 numbers: COST.
+    **Cost:** `diffrax.Tsit5` on (servers (phases + 1))^2 numbers: on one core, over 20 s, 1 ms with
+    2 stages, 20 ms with 10, 2 s with 50 (`experiments/stationary_variance.py`).
     """
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
@@ -72,7 +74,7 @@ def transient_covariance(
     rtol = _checks.positive("rtol", usual if rtol is None else rtol).astype(dtype)
     atol = _checks.positive("atol", usual if atol is None else atol).astype(dtype)
     steps = jnp.diff(times, prepend=0)
-    valid = system.valid & jnp.all(jnp.isfinite(start) & (start >= 0))
+    valid = system.valid & jnp.all(_checks.is_not_negative(start))
     valid = valid & jnp.all(jnp.isfinite(times) & (steps >= 0)) & jnp.all(steps[1:] > 0)
     given = times.astype(dtype), start.astype(dtype), rtol, atol
     return flagged(valid, _transient, system, valid, *given)
@@ -112,7 +114,7 @@ def _transient(system: System, valid, times, start, rtol, atol) -> TransientNois
         max_steps=MAX_STEPS,
         throw=False,
     )
-    jobs, covariance = solution.ys
+    jobs, covariance = solution.ys  # pyright: ignore
     reached = solution.result == dfx.RESULTS.successful
     return TransientNoise(
         times,
