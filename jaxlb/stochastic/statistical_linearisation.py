@@ -12,6 +12,7 @@ The right side is continuous and falls to zero where V has no value, so there is
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -63,7 +64,7 @@ class ImbalanceVariance(eqx.Module):
     valid: Bool[Array, ""]
 
 
-def imbalance_variance(system: System, scale: float | Float[Array, ""] = 1.0) -> ImbalanceVariance:
+def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
     """Stationary variance of the imbalance of any two servers, by statistical linearisation.
 
     **Arguments:** `system`: two servers or more, alike, a delay with phases, and a logit rule.
@@ -78,8 +79,8 @@ def imbalance_variance(system: System, scale: float | Float[Array, ""] = 1.0) ->
 
     **Accuracy:** where `valid`, within a tenth of the exact variance, mostly too low; for small
     systems within 2 % (`tests/stochastic/test_statistical_linearisation.py`,
-    `experiments/stationary_variance.py`). Past the Hopf point it is a fifth to a
-    third too low, and more just past it with many stages. The fixed point itself is right to 1e-8, and to 1e-3 in
+    `experiments/stationary_variance.py`). Past the Hopf point it is a fifth to a third too low, and
+    more just past it with many stages. The fixed point itself is right to 1e-8, and to 1e-3 in
     float32. Two fixed points between two of the 64 gains looked at are missed.
 
     **Cost:** 64 Lyapunov equations, and a dozen for each of five places: on one core 8 ms with 10
