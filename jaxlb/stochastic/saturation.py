@@ -27,8 +27,9 @@ from jaxtyping import Array, Float
 STEP = 0.25
 NORMAL = STEP * np.arange(-36, 37)
 LEAST = STEP * np.arange(-160, 17)
-PLACE_STEP = 0.2
-PLACES = PLACE_STEP * np.arange(-120, 66)
+# Finer, because the least of many is a narrow law.
+PLACE_STEP = 0.1
+PLACES = PLACE_STEP * np.arange(-240, 131)
 
 
 def remaining_gain(deviation: Float[Array, ""], servers: int) -> Float[Array, ""]:
@@ -37,8 +38,8 @@ def remaining_gain(deviation: Float[Array, ""], servers: int) -> Float[Array, ""
     **Arguments:** `deviation`: theta times the standard deviation of the difference of two loads,
     >= 0. `servers`: static, >= 2.
 
-    **Accuracy:** relative, 1e-14 in float64 up to a deviation of 1e4 and 1000 servers
-    (`tests/stochastic/test_saturation.py`).
+    **Accuracy:** relative, in float64 1e-14 for two servers and 1e-12 for three, in float32 5e-7
+    (`tests/stochastic/test_saturation.py`); steps are fine enough for thousands of servers.
     """
     if servers == 2:
         return _of_two(deviation / 2)

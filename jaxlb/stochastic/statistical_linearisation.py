@@ -83,8 +83,8 @@ def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
     more just past it with many stages. The fixed point itself is right to 1e-8, and to 1e-3 in
     float32. Two fixed points between two of the 64 gains looked at are missed.
 
-    **Cost:** 64 Lyapunov equations, and a dozen for each of five places: on one core 8 ms with 10
-    stages, 0.3 s with 50; 0.2 ms with one and two by their closed forms
+    **Cost:** 64 Lyapunov equations, and a dozen for each of five places: on one core, below the
+    Hopf point, 3 ms with 10 stages, 0.08 s with 50; 0.2 ms with one and two by their closed forms
     (`experiments/stationary_variance.py`). The gradient comes at a fraction of that.
 
     **Source:** Booton (1954), IRE Trans. Circuit Theory 1(1), 9-18, for the method.

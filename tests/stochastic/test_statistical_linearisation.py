@@ -205,16 +205,28 @@ def test_derivatives_are_those_of_differences(servers):
 
 def test_slope_past_the_hopf_point_is_exact_at_any_scale():
     """There the load's variance is eta times a function of gain kept, which hardly moves."""
+
+    @jax.jit
+    def answer(theta, scale):
+        return imbalance_variance(system(15.0 * theta), scale).variance / scale
+
+    slope, step = jax.jit(jax.grad(answer)), 1e-4
     for scale in (1e2, 1e6, 1e10):
-        answer = jax.jit(
-            lambda theta, scale=scale: (
-                imbalance_variance(system(15.0 * theta), scale).variance / scale
-            )
-        )
-        slope = jax.grad(answer)(1.0)
-        step = 1e-4
-        wanted = (answer(1.0 + step) - answer(1.0 - step)) / 2 / step
-        np.testing.assert_allclose(slope, wanted, rtol=1e-4)
+        wanted = (answer(1.0 + step, scale) - answer(1.0 - step, scale)) / 2 / step
+        np.testing.assert_allclose(slope(1.0, scale), wanted, rtol=1e-4)
+
+
+def test_nothing_leaves_the_device():
+    """Programs for a GPU are of plain operations: no library routine, and no call to the host."""
+
+    def total(theta):
+        rule = lb.WeightedLogit(theta, jnp.full(40, 0.1))
+        whole = lb.System(15.0, 1.0, lb.Erlang(1.0, 40), rule, 3)
+        covariance = lb.stochastic.stationary_covariance(whole).covariance
+        return imbalance_variance(whole, 100.0).variance + covariance.sum()
+
+    program = jax.jit(jax.value_and_grad(total)).trace(jnp.asarray(0.1))
+    assert "custom_call" not in program.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_bad_members_of_a_batch_are_flagged_and_the_rest_is_unharmed():
@@ -225,7 +237,7 @@ def test_bad_members_of_a_batch_are_flagged_and_the_rest_is_unharmed():
 
     good = [15.0, 0.2, 100.0]
     members = jnp.array([good, [15.0, 40.0, 100.0], [-1.0, 0.2, 1.0], [15.0, 0.2, -1.0]])
-    found = jax.vmap(member)(members)
+    found = jax.jit(jax.vmap(member))(members)
     assert found.valid.tolist() == [True, False, False, False]
     assert np.isfinite(found.variance[:2]).all()
     assert np.isinf(found.linear_noise[1])
@@ -237,7 +249,7 @@ def test_bad_members_of_a_batch_are_flagged_and_the_rest_is_unharmed():
         answer = member(numbers)
         return answer.variance + jnp.where(jnp.isinf(answer.linear_noise), 0, answer.linear_noise)
 
-    slopes = jax.vmap(jax.grad(total))(members)
+    slopes = jax.jit(jax.vmap(jax.grad(total)))(members)
     assert np.isfinite(slopes).all()
     assert slopes[0].all()
     assert not slopes[2:].any()
