@@ -145,3 +145,42 @@ def difference_matrix(gain: float, service_rate: float, mean: float, stages: int
         if phase > 1:
             matrix[phase, phase - 1] = stage
     return matrix
+
+
+def queue_variance(arrival_rate: Any, service_rate: Any, gain: Any, mean: Any, stages: int) -> Any:
+    """Stationary variance of the imbalance by linear noise: 4 lambda times the integral of x(t)^2.
+
+    x starts at one with nothing under way, so that its transform is (r + gamma)^L / p(r), p being
+    the polynomial (18); by Parseval the integral is a sum over the roots of p.
+    """
+    arrival_rate, service_rate, gain = exact(arrival_rate), exact(service_rate), exact(gain)
+    stage = stages / exact(mean)
+    inner = [mp.mpf(0)] * (stages - 1)
+    ascending = [gain, *inner, service_rate - stage, stage]
+    roots = mp.polyroots(ascending, maxsteps=500, extraprec=400, asc=True)
+
+    def value(u):
+        return (stage * (u - 1) + service_rate) * u**stages + gain
+
+    def slope(u):
+        return stage * u**stages + (stage * (u - 1) + service_rate) * stages * u ** (stages - 1)
+
+    # With u = 1 + r / gamma, so that -r is at 2 - u.
+    residues = [stage * u**stages * (2 - u) ** stages / slope(u) / value(2 - u) for u in roots]
+    return 4 * arrival_rate * mp.re(mp.fsum(residues))
+
+
+def counting_all_variance(arrival_rate: Any, service_rate: Any, gain: Any, mean: Any) -> Any:
+    """The same where jobs in transit count in full, whatever the delay's law."""
+    least = 1 + gain * mean
+    return 2 * arrival_rate / service_rate * least / (least + gain / service_rate)
+
+
+def imbalance_noise(arrival_rate: float, stages: int) -> np.ndarray:
+    """Noise of (x, w_1, ..., w_L) at balance: every event of either server has rate lambda."""
+    change = np.zeros((stages + 2, stages + 1))
+    filled = [*range(1, stages + 1), 0]
+    for event in range(stages + 1):
+        change[event, filled[event]] += 1
+        change[event + 1, filled[event]] -= 1
+    return 2 * arrival_rate * change.T @ change
