@@ -9,84 +9,33 @@ import click
 import jax
 import numpy as np
 
-from .. import Deterministic, Erlang, Logit, MixedErlang, System, from_mean_cv, stability
+from .. import Deterministic, Erlang, Logit, MixedErlang, System, stability
 from ..model import AbstractDelay
 from ..stability.summary import largest_sensitivity
+from .options import Number, Stages, delay_of, option, require_picture
 
-PICTURES = (".png", ".pdf", ".svg")
-MOST_STAGES = 10**6
-# Below this coefficient of variation the nearest Erlang delay is taken: its own is within 1 % of
-# what was asked for, and its numbers have formulas.
-SMALL_CV = 0.2
-# Products of three numbers in this range, squared, are still numbers.
-LEAST, LARGEST = 1e-50, 1e50
 # A sensitivity this close to the critical one, relatively, is on the boundary.
 ON_BOUNDARY = 1e-12
 
 
-class _Number(click.ParamType):
-    """A number in a range, or also zero; the error names option, demand and value."""
-
-    name = "number"
-
-    def __init__(self, least: float = LEAST, largest: float = LARGEST, zero: bool = False):
-        self.least, self.largest, self.zero = least, largest, zero
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        number = _plain_number(float, value)
-        if self.least <= number <= self.largest or (self.zero and number == 0):
-            return abs(number)
-        demand = f"{'0 or ' if self.zero else ''}from {self.least:g} to {self.largest:g}"
-        raise click.UsageError(f"`{param.opts[0]}` must be {demand}, got {value}.")
-
-
-class _Stages(click.ParamType):
-    """A whole number from one, or infinity."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if str(value).strip().lower() in ("inf", "infinity"):
-            return math.inf
-        number = _plain_number(int, value)
-        if 1 <= number <= MOST_STAGES:
-            return float(number)
-        raise click.UsageError(
-            f"`{param.opts[0]}` must be a whole number from 1 to {MOST_STAGES}, or inf, "
-            f"got {value}."
-        )
-
-
-def _plain_number(kind: Any, value: Any) -> float | int:
-    """NaN if it is none, or has Python's underscores."""
-    try:
-        return math.nan if "_" in str(value) else kind(value)
-    except ValueError:
-        return math.nan
-
-
-def _option(name: str, kind: click.ParamType, text: str, required: bool = True):
-    return click.option(name, type=kind, required=required, help=text)
-
-
 @click.command("stability")
-@_option("--arrival-rate", _Number(), "Arrivals per server, 1/s.")
-@_option("--service-rate", _Number(), "Completions per job in service, 1/s.")
-@_option("--delay-mean", _Number(), "Mean time from routing to service, s.")
-@_option(
+@option("--arrival-rate", Number(), "Arrivals per server, 1/s.")
+@option("--service-rate", Number(), "Completions per job in service, 1/s.")
+@option("--delay-mean", Number(), "Mean time from routing to service, s.")
+@option(
     "--stages",
-    _Stages(),
+    Stages(),
     "Exponential stages of the delay: 1 is exponential, inf constant.",
     required=False,
 )
-@_option(
+@option(
     "--delay-cv",
-    _Number(1e-3, 1e6, zero=True),
+    Number(1e-3, 1e6, zero=True),
     "Instead of --stages: standard deviation of the delay over its mean; 0 is constant. With "
     "neither, the delay is constant, the worst case of its mean.",
     required=False,
 )
-@_option("--sensitivity", _Number(zero=True), "Of logit routing, per job; 0 routes at random.")
+@option("--sensitivity", Number(zero=True), "Of logit routing, per job; 0 routes at random.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option(
     "--plot",
@@ -129,16 +78,12 @@ def command(
       jaxlb stability --arrival-rate 15 --service-rate 1 --delay-mean 1 --sensitivity 0.05 \\
             --delay-cv 0.6 --json --plot chart.pdf
     """
-    if stages is not None and delay_cv is not None:
-        raise click.UsageError(
-            f"`--stages` must not be given with `--delay-cv`, got {stages:g} and {delay_cv:g}."
-        )
     if picture is not None:
-        _require_picture(picture)
+        require_picture(picture)
     jax.config.update("jax_enable_x64", True)
     # Each program runs once: most of the time would go into making it fast.
     jax.config.update("jax_disable_most_optimizations", True)
-    delay = _delay(delay_mean, stages, delay_cv)
+    delay = delay_of(delay_mean, stages, delay_cv)
     system = System(arrival_rate, service_rate, delay, Logit(sensitivity))
     found = stability.summary(system)
     if np.isnan(jax.tree.leaves(found)).any():
@@ -153,32 +98,6 @@ def command(
 
         plot.save(plot.stability_overview(system), picture)
         click.echo(f"Picture: {picture}", err=as_json)
-
-
-def _delay(mean: float, stages: float | None, cv: float | None) -> AbstractDelay:
-    if stages is None:
-        if cv is None or cv == 0:
-            return Deterministic(mean)
-        if cv >= SMALL_CV:
-            return from_mean_cv(mean, cv)
-        stages = round(cv**-2)
-    return Deterministic(mean) if math.isinf(stages) else Erlang(mean, int(stages))
-
-
-def _require_picture(path: Path) -> None:
-    if path.suffix.lower() not in PICTURES:
-        raise click.UsageError(f"`--plot` must end with {', '.join(PICTURES)}, got {str(path)!r}.")
-    try:
-        # A link stays, even one to a file that is not there yet.
-        target = path.resolve()
-        there = target.exists()
-        target.open("ab").close()
-        if not there:
-            target.unlink()
-    except OSError as error:
-        raise click.UsageError(
-            f"`--plot` must be a file that can be written, got {str(path)!r} ({error.strerror})."
-        ) from error
 
 
 def _as_json(system: System, found: stability.Summary) -> dict[str, Any]:

@@ -6,6 +6,7 @@ can also be written as a table.
 
 from .abscissa import abscissa_against_sensitivity, effect_of_stages
 from .chart import stability_chart
+from .fan import ensemble_overview, fan
 from .locus import root_locus
 from .overview import stability_overview
 from .panel import Curve, Panel, draw, side_by_side
@@ -23,6 +24,8 @@ __all__ = [
     "abscissa_against_sensitivity",
     "draw",
     "effect_of_stages",
+    "ensemble_overview",
+    "fan",
     "root_locus",
     "save",
     "side_by_side",

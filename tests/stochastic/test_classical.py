@@ -41,7 +41,7 @@ def imbalance_variance(method, step_size):
     ("method", "error"), [("poisson_leap", 0.37), ("binomial_leap", 0.21), ("langevin", 0.37)]
 )
 def test_the_variance_is_too_large_by_what_is_said(method, error):
-    """Steps of 1/8; 5 standard errors of 0.8 %, for a law a little more peaked than a normal one."""
+    """Steps of 1/8; 5 standard errors of 0.8 %, and a little more for a law with wider tails."""
     assert abs(imbalance_variance(method, 0.125) - error) < 0.05
 
 
