@@ -109,7 +109,7 @@ def simulate(
     # One dtype throughout, for the loop over events must carry what it began with.
     dtype = jnp.result_type(times, scale, *system.numbers)
     most = MAX_MEAN_JOBS if method == "exact" else 0.25 / float(jnp.finfo(dtype).eps)
-    start, in_range = _counts(system, initial, scale, min(most, MAX_MEAN_JOBS))
+    start, in_range = initial_counts(system, initial, scale, min(most, MAX_MEAN_JOBS))
     given = system, key, times.astype(dtype), scale.astype(dtype), replicas, start, in_range
     if method == "exact":
         return Ensemble(times, *_ensemble(*given))
@@ -117,7 +117,7 @@ def simulate(
     return Ensemble(times, *_leaps(*given, step_size))
 
 
-def _counts(
+def initial_counts(
     system: System, initial: Any, scale: Float[Array, ""], most: float
 ) -> tuple[Int[Array, "servers compartments"], Bool[Array, ""]]:
     """Initial state as 32-bit counts, and whether counts will stay in range."""

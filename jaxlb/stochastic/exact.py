@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._logarithms import log
@@ -28,10 +29,16 @@ class ExactState(NamedTuple):
 
 
 class ExactInfo(NamedTuple):
-    """`happened`: whether an event fell before the record. `valid`: whether the rates were finite
-    and non-negative, and the shares summed to one; the path stops where not."""
+    """What happened in one step.
 
-    happened: Bool[Array, " replicas"]
+    - `events`: one for the event, zero for the others; all zero if none fell before the record.
+    - `rates`: of all events while the replica waited, 1/s.
+    - `valid`: whether those were finite and non-negative, and the shares summed to one; the path
+      stops where not.
+    """
+
+    events: Int[Array, "servers events replicas"]
+    rates: Float[Array, "servers events replicas"]
     valid: Bool[Array, " replicas"]
 
 
@@ -52,27 +59,58 @@ def step(
 
     What is left of the waiting time is forgotten, as an exponential time may be.
     """
-    rates = jax.vmap(lambda jobs: dynamics.propensities(system, jobs, scale), -1, -1)(state.jobs)
+    rates = rates_of(system, state.jobs, scale)
+    total, sums = running_sums(rates)
+    delay = system.phase_delay("exact simulation")
+    inflow = scale * system.num_servers * system.arrival_rate
+    valid = are_rates(rates, total, dynamics.routes(delay)[0] == 0, inflow)
+    time_left = state.time_left + log(uniforms[0]) / total
+    happened = valid & (time_left > 0)
+    target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
+    events = first_above(sums, target).astype(jnp.int32)
+    change = jax.vmap(lambda events: dynamics.net_change(delay, events), -1, -1)(events)
+    time_left = jnp.where(happened, time_left, 0.0)
+    return ExactState(state.jobs + change, time_left), ExactInfo(events, rates, valid)
+
+
+def rates_of(
+    system: System, jobs: Int[Array, "servers compartments replicas"], scale: Float[Array, ""]
+) -> Float[Array, "servers events replicas"]:
+    """Rate of every event, 1/s."""
+    rates = jax.vmap(lambda jobs: dynamics.propensities(system, jobs, scale), -1, -1)(jobs)
     # XLA would find them again for each of their uses.
-    rates = jax.lax.optimization_barrier(rates)
+    return jax.lax.optimization_barrier(rates)
+
+
+def running_sums(
+    rates: Float[Array, "servers events replicas"],
+) -> tuple[Float[Array, " replicas"], Float[Array, "servers events replicas"]]:
+    """Their total, and the sum of the rates up to and with each."""
     flat = rates.reshape(-1, rates.shape[-1])
     # One after the other, so that the sums rise with every event whose rate is positive, and with
     # no other: one of rate zero never happens.
     total, sums = jax.lax.scan(
         lambda total, rate: (total + rate, total + rate), jnp.zeros_like(flat[0]), flat, unroll=64
     )
-    delay = system.phase_delay("exact simulation")
-    arrivals = rates[:, dynamics.routes(delay)[0] == 0].sum(axis=(0, 1))
-    inflow = scale * system.num_servers * system.arrival_rate
+    return total, sums.reshape(rates.shape)
+
+
+def first_above(
+    sums: Float[Array, "servers events replicas"], target: Float[Array, " replicas"]
+) -> Bool[Array, "servers events replicas"]:
+    """Which event's running sum is the first above the target; none for an infinite one."""
+    reached = target < sums.reshape(-1, sums.shape[-1])
+    return (reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))).reshape(sums.shape)
+
+
+def are_rates(
+    rates: Float[Array, "servers events replicas"],
+    total: Float[Array, " replicas"],
+    is_arrival: np.ndarray,
+    inflow: Float[Array, ""],
+) -> Bool[Array, " replicas"]:
+    """Whether they are finite and not negative, and those of arrivals sum to the inflow."""
+    arrivals = rates[:, is_arrival].sum(axis=(0, 1))
     # NaN is no more valid than a wrong sum.
     valid = jnp.abs(arrivals / inflow - 1) <= dynamics.SHARES_TOLERANCE
-    valid = valid & jnp.isfinite(total) & jnp.all(flat >= 0, axis=0)
-    time_left = state.time_left + log(uniforms[0]) / total
-    happened = valid & (time_left > 0)
-    target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
-    reached = target < sums
-    chosen = reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))
-    events = chosen.reshape(rates.shape).astype(jnp.int32)
-    change = jax.vmap(lambda events: dynamics.net_change(delay, events), -1, -1)(events)
-    time_left = jnp.where(happened, time_left, 0.0)
-    return ExactState(state.jobs + change, time_left), ExactInfo(happened, valid)
+    return valid & jnp.isfinite(total) & jnp.all(rates >= 0, axis=(0, 1))
