@@ -1,7 +1,8 @@
-"""The system at finite scale: random paths of the Markov jump process, and Gaussian noise."""
+"""The system at finite scale: random paths, expectations, Gaussian noise."""
 
 from .ensemble import Ensemble, Statistics
 from .few_stages import one_stage_variance, two_stage_variance
+from .gradients import ExpectationGradient, expectation_gradient
 from .linear_noise import StationaryCovariance, stationary_covariance
 from .noise_in_time import (
     TransientNoise,
@@ -14,10 +15,12 @@ from .statistical_linearisation import ImbalanceVariance, imbalance_variance
 
 __all__ = [
     "Ensemble",
+    "ExpectationGradient",
     "ImbalanceVariance",
     "StationaryCovariance",
     "Statistics",
     "TransientNoise",
+    "expectation_gradient",
     "imbalance_variance",
     "noise_autocorrelation",
     "noise_spectrum",

@@ -28,10 +28,16 @@ class ExactState(NamedTuple):
 
 
 class ExactInfo(NamedTuple):
-    """`happened`: whether an event fell before the record. `valid`: whether the rates were finite
-    and non-negative, and the shares summed to one; the path stops where not."""
+    """What happened in one step.
 
-    happened: Bool[Array, " replicas"]
+    - `events`: one for the event, zero for the others; all zero if none fell before the record.
+    - `rates`: of all events while the replica waited, 1/s.
+    - `valid`: whether those were finite and non-negative, and the shares summed to one; the path
+      stops where not.
+    """
+
+    events: Int[Array, "servers events replicas"]
+    rates: Float[Array, "servers events replicas"]
     valid: Bool[Array, " replicas"]
 
 
@@ -52,25 +58,46 @@ def step(
 
     What is left of the waiting time is forgotten, as an exponential time may be.
     """
+    rates, valid = rates_of(system, state.jobs, scale)
+    total, sums = running_sums(rates)
+    valid = valid & jnp.isfinite(total)
+    time_left = state.time_left + log(uniforms[0]) / total
+    happened = valid & (time_left > 0)
+    target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
+    events = first_above(sums, target).astype(jnp.int32)
+    jobs = state.jobs + dynamics.net_change(system.phase_delay("exact simulation"), events)
+    time_left = jnp.where(happened, time_left, 0.0)
+    return ExactState(jobs, time_left), ExactInfo(events, rates, valid)
+
+
+def rates_of(
+    system: System, jobs: Int[Array, "servers compartments replicas"], scale: Float[Array, ""]
+) -> tuple[Float[Array, "servers events replicas"], Bool[Array, " replicas"]]:
+    """Rate of every event, 1/s, and whether the rule gave probabilities."""
     delay = system.phase_delay("exact simulation")
-    inflow = scale * system.num_servers * system.arrival_rate
-    share = dynamics.shares(system, state.jobs, scale)
-    rates = dynamics.event_rates(delay, system.service_rates, inflow * share, state.jobs)
+    share = dynamics.shares(system, jobs, scale)
+    inflow = scale * system.num_servers * system.arrival_rate * share
+    rates = dynamics.event_rates(delay, system.service_rates, inflow, jobs)
     # XLA would find them again for each of their uses.
-    rates = jax.lax.optimization_barrier(rates)
+    return jax.lax.optimization_barrier(rates), dynamics.are_shares(share)
+
+
+def running_sums(
+    rates: Float[Array, "servers events replicas"],
+) -> tuple[Float[Array, " replicas"], Float[Array, "servers events replicas"]]:
+    """Their total, and the sum of the rates up to and with each."""
     flat = rates.reshape(-1, rates.shape[-1])
     # One after the other, so that the sums rise with every event whose rate is positive, and with
     # no other: one of rate zero never happens.
     total, sums = jax.lax.scan(
         lambda total, rate: (total + rate, total + rate), jnp.zeros_like(flat[0]), flat, unroll=64
     )
-    valid = dynamics.are_shares(share) & jnp.isfinite(total)
-    time_left = state.time_left + log(uniforms[0]) / total
-    happened = valid & (time_left > 0)
-    target = jax.lax.optimization_barrier(jnp.where(happened, uniforms[1] * total, jnp.inf))
-    reached = target < sums
-    chosen = reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))
-    events = chosen.reshape(rates.shape).astype(jnp.int32)
-    time_left = jnp.where(happened, time_left, 0.0)
-    jobs = state.jobs + dynamics.net_change(delay, events)
-    return ExactState(jobs, time_left), ExactInfo(happened, valid)
+    return total, sums.reshape(rates.shape)
+
+
+def first_above(
+    sums: Float[Array, "servers events replicas"], target: Float[Array, " replicas"]
+) -> Bool[Array, "servers events replicas"]:
+    """Which event's running sum is the first above the target; none for an infinite one."""
+    reached = target < sums.reshape(-1, sums.shape[-1])
+    return (reached & ~jnp.pad(reached[:-1], ((1, 0), (0, 0)))).reshape(sums.shape)

@@ -185,7 +185,7 @@ def _given(
     # One dtype throughout, for the loop over events must carry what it began with.
     dtype = jnp.result_type(times, scale, *system.numbers)
     most = MAX_MEAN_JOBS if name in EXACT else 0.25 / float(jnp.finfo(dtype).eps)
-    start, in_range = _counts(system, initial, scale, min(most, MAX_MEAN_JOBS), name)
+    start, in_range = initial_counts(system, initial, scale, min(most, MAX_MEAN_JOBS), name)
     return Given(
         system,
         key,
@@ -208,7 +208,7 @@ def _numbers(replicas: Any) -> Array:
     return numbers.astype(jnp.int32)
 
 
-def _counts(
+def initial_counts(
     system: System, initial: Any, scale: Float[Array, ""], most: float, name: str
 ) -> tuple[Float[Array, "servers compartments"], Bool[Array, ""]]:
     """Initial state, and whether counts will stay in range."""

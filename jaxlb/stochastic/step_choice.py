@@ -22,13 +22,13 @@ from ..model import dynamics
 from ..model.system import System
 from .frozen import frozen
 from .paths import Given, Steps, ring_leaps
-from .residence import num_slots
+from .residence import MOST_PHASES, num_slots
 
 # Of methods that have a ring, and of those whose error is estimated.
 RINGS = "ring_leap", "gaussian_ring_leap"
 ESTIMATED = "phase_leap", "gaussian_leap", *RINGS
 OF_VARIANCE = 0.01
-MOST_TRIALS = 30
+MOST_TRIALS, MOST_STEPS = 30, 10**6
 
 
 class Choice(NamedTuple):
@@ -93,14 +93,18 @@ def with_steps(given: Given, name: str, step_size: Float[Array, ""]) -> Choice:
 def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
     """The longest steps for which the estimate of their error is not above this.
 
-    **Raises:** `ValueError` if a number is traced, or there are none of a hundred-thousandth of the
-    time in system.
+    **Raises:** `ValueError` if a number is traced, or more than a million steps were needed.
     """
     if not _checks.is_concrete(given, tolerance):
         raise ValueError("`tolerance` must be concrete, with all other numbers, got traced values.")
     longest = jnp.diff(given.times, prepend=0).max()
-    step_size, error = jnp.where(longest > 0, longest, 1.0), math.inf
+    # As long as the variance allows at balance, if the rule has its largest slope there.
+    stiffness = _gain(given.system, jnp.zeros_like(given.start)) / jnp.sqrt(tolerance / OF_VARIANCE)
+    step_size = jnp.where(longest > 0, longest, 1.0)
+    step_size = jnp.minimum(step_size, 0.999 / jnp.maximum(stiffness, 1e-30))
     for _ in range(MOST_TRIALS):
+        if float(given.times[-1] / step_size) > MOST_STEPS:
+            break
         found = with_steps(given, name, step_size)
         error = float(found.error)  # pyright: ignore[reportArgumentType]
         if error <= float(tolerance):
@@ -109,8 +113,8 @@ def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
         shorter = 0.95 * math.sqrt(float(tolerance) / error) if math.isfinite(error) else 0.5
         step_size = found.steps.lengths.max() * min(max(shorter, 0.1), 0.9)
     raise ValueError(
-        f"`tolerance` must be such that some step meets it, got {float(tolerance):.3g}: steps of "
-        f"{float(step_size):.3g} s have an error of {error:.3g}."
+        f"`tolerance` must be such that at most {MOST_STEPS} steps meet it, got "
+        f"{float(tolerance):.3g}."
     )
 
 
@@ -122,7 +126,8 @@ def step_error(given: Given, steps: Steps, slots: int | None) -> Float[Array, ""
         start=given.start / given.scale,
     )
     half = steps._replace(counts=2 * steps.counts, lengths=steps.lengths / 2)
-    if slots is None:
+    # Both forms have the same law.
+    if slots is None or 0 < fluid.system.num_phases <= MOST_PHASES:
         jobs, finer = _fluid_leaps(fluid, steps), _fluid_leaps(fluid, half)
     else:
         jobs = ring_leaps(fluid, steps, slots, "means")[0][0]
@@ -172,6 +177,7 @@ def _gain(system: System, jobs: Float[Array, "servers compartments"]) -> Float[A
     """
     servers, phases = system.num_servers, system.num_phases
     # Where jobs in transit are not counted the rule does not look at them.
+    jobs = jobs[:, -phases - 1 :]
     jobs = jnp.pad(jobs, ((0, 0), (phases + 1 - jobs.shape[1], 0)))
 
     def share_of(number):

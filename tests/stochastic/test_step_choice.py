@@ -19,23 +19,19 @@ def leaps(system, times, **options):
 
 
 @pytest.mark.parametrize(
-    "system",
+    ("system", "tolerance"),
     [
-        PAPER,
-        lb.System(15.0, 1.0, lb.Erlang(1.0, 50), lb.Logit(1.0)),
-        lb.System(15.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0)),
-        lb.System(2.0, 1.0, lb.NoDelay(), lb.Logit(1.0)),
-        lb.System(2.0, 1.0, lb.Erlang(1.0, 2), lambda queue: jax.nn.softmax(-2 * queue), 3),
+        (PAPER, 0.1),
+        (lb.System(15.0, 1.0, lb.Erlang(1.0, 50), lb.Logit(1.0)), 0.003),
+        (lb.System(15.0, 1.0, lb.Deterministic(1.0), lb.Logit(0.1)), 0.01),
+        (lb.System(2.0, 1.0, lb.NoDelay(), lambda queue: jax.nn.softmax(-2 * queue), 3), 0.03),
     ],
 )
-@pytest.mark.parametrize("tolerance", [0.1, 0.003])
 def test_a_tolerance_is_met_and_not_wasted(system, tolerance):
     times = np.linspace(0, 4, 5)
     found = leaps(system, times, tolerance=tolerance)
     assert found.step_error <= tolerance
     step = float(found.step_size.max())
-    again = leaps(system, times, step_size=step)
-    np.testing.assert_allclose(again.step_error, found.step_error, rtol=1e-9)
     # Steps twice as long would not do, unless there is no longer one between two records.
     assert step > 0.99 or leaps(system, times, step_size=2 * step).step_error > tolerance
 
@@ -44,8 +40,8 @@ def test_the_error_of_the_mean_is_that_of_much_shorter_steps():
     """Large systems follow the fluid limit, so long before oscillations part them."""
     times = np.linspace(0, 3, 4)
     fluid = lb.fluid.solve(PAPER, jnp.array(times), initial=jnp.array([0.0, 1.0])).queue
-    found = leaps(PAPER, times, step_size=0.25, method="gaussian_leap", scale=1e8, replicas=1)
-    error = np.abs(found.queue[0] / 1e8 - fluid).max() / 15
+    found = leaps(PAPER, times, step_size=0.25, method="gaussian_leap", scale=1e6, replicas=1)
+    error = np.abs(found.queue[0] / 1e6 - fluid).max() / 15
     # The variance, not the mean, has the larger estimate: 0.01 * (15 / 4)^2.
     np.testing.assert_allclose(found.step_error, 0.01 * 3.75**2, rtol=1e-6)
     assert error < 0.05
@@ -64,7 +60,9 @@ def test_the_error_of_the_variance_is_about_a_hundredth_of_the_square(step):
 
 
 def test_a_tolerance_that_no_step_meets_is_refused():
-    with pytest.raises(ValueError, match="`tolerance` must be such that some step meets it, got"):
+    with pytest.raises(
+        ValueError, match="`tolerance` must be such that at most 1000000 steps meet it, got"
+    ):
         leaps(PAPER, [1.0], tolerance=1e-30)
 
 
