@@ -6,7 +6,7 @@ feedback. And what the two cost.
 
 Run:     python -m experiments.stationary_variance
 Writes:  experiments/results/stationary_variance.json
-Cost:    four minutes on one core.
+Cost:    under five minutes on one core.
 """
 
 import time

@@ -176,15 +176,22 @@ def test_answer_is_linear_noise_for_large_scales_and_without_feedback():
     idle = variance(system(0.0, 5), 7.0)
     np.testing.assert_allclose([idle.variance, idle.linear_noise], 210.0, rtol=1e-12)
     assert idle.effective_gain == 0
+    assert idle.fixed_points[0] == 0
     assert idle.valid
 
 
-@pytest.mark.parametrize("servers", [2, 4])
-def test_derivatives_are_those_of_differences(servers):
+@pytest.mark.parametrize("by_formula", [False, True])
+def test_derivatives_are_those_of_differences(by_formula):
+    """By the Lyapunov equation for two servers, and by the closed form for four."""
+
     def answer(numbers):
         arrival_rate, service_rate, mean, weight, scale, theta = numbers
-        rule = lb.WeightedLogit(theta, jnp.full(3, weight))
-        whole = lb.System(arrival_rate, service_rate, lb.Erlang(mean, 3), rule, servers)
+        if by_formula:
+            delay, rule, servers = lb.Erlang(mean, 2), lb.Logit(theta), 4
+        else:
+            rule = lb.WeightedLogit(theta, jnp.full(3, weight))
+            delay, servers = lb.Erlang(mean, 3), 2
+        whole = lb.System(arrival_rate, service_rate, delay, rule, servers)
         return imbalance_variance(whole, scale).variance
 
     answer, slopes = jax.jit(answer), jax.jit(jax.grad(answer))
