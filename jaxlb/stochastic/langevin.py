@@ -67,8 +67,10 @@ def langevin(given: Given, steps: Steps) -> Any:
             jobs = jnp.where(valid, reached, jobs)
             return (jobs, valid), jobs
 
-        intervals = jnp.arange(len(steps.counts)), steps.counts, steps.lengths
+        # An empty interval first: XLA goes round in circles simplifying a loop over one.
+        counts, lengths = jnp.append(0, steps.counts), jnp.append(steps.lengths[0], steps.lengths)
+        intervals = jnp.arange(len(counts)), counts, lengths
         (_, valid), jobs = jax.lax.scan(to_next_record, (given.start, given.possible), intervals)
-        return jobs, valid
+        return jobs[1:], valid
 
     return jax.vmap(path)(given.replicas)

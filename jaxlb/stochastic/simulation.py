@@ -114,7 +114,7 @@ def simulate(
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
     """
     _checks.kind("system", system, System)
-    name = _chosen(system, method)
+    name = chosen(system, method)
     given = _given(system, key, times, scale, replicas, initial, name)
     steps, slots, error = _steps(given, name, method, step_size, tolerance)
     given = given._replace(possible=given.possible & (True if steps is None else steps.possible))
@@ -152,7 +152,7 @@ def simulate(
     )
 
 
-def _chosen(system: System, method: str) -> str:
+def chosen(system: System, method: str) -> str:
     """The method by its own name."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
