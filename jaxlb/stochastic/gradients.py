@@ -140,7 +140,7 @@ def expectation_gradient(
     if method == "score":
         return _score(*given, replicas, lanes)
     if method == "pathwise":
-        return _pathwise(*given, *_leaps(*given, step_size), replicas, lanes)
+        return _pathwise(*given, *_leaps(system, *given[2:], step_size), replicas, lanes)
     if relative_step is None:
         relative_step = RELATIVE_STEP
     relative_step = _checks.positive("relative_step", relative_step)
@@ -158,7 +158,7 @@ def _check_choices(method: str, step_size: Any, relative_step: Any) -> None:
             raise ValueError(f'`{name}` must be left out with method "{method}", got {value!r}.')
 
 
-def _leaps(system, observable, key, time, scale, start, in_range, step_size):
+def _leaps(system, key, time, scale, start, in_range, step_size):
     """The name of the Gaussian leap for the system, its steps, and the slots of its ring."""
     name = chosen(system, "gaussian_leap")
     none = jnp.zeros(1, jnp.int32)
