@@ -40,7 +40,7 @@ class QuantileDelay(AbstractDelay):
 
     quantile: Callable[..., Any]
 
-    def __init__(self, quantile: Callable[..., Any]):
+    def __init__(self, quantile: Any):
         if not callable(quantile):
             raise ValueError(f"`quantile` must map a chance to seconds, got {quantile!r}.")
         middle = jnp.asarray(quantile(jnp.asarray(0.5)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from .._logarithms import log, log1p
 from ..model.delays import (
@@ -41,7 +41,7 @@ def require_times(delay: AbstractDelay) -> None:
 
 
 def delay_times(
-    delay: AbstractDelay, stream: philox.Stream, job: Int[Array, "..."], dtype: Any
+    delay: AbstractDelay, stream: philox.Stream, job: Integer[Array, "..."], dtype: Any
 ) -> Float[Array, "..."]:
     """Delays of new jobs, s.
 
@@ -65,14 +65,16 @@ def delay_times(
     if isinstance(delay, Erlang):
         return times_left(delay, stream, job, jnp.zeros(job.shape, jnp.int32), dtype)
     assert isinstance(delay, AbstractPhaseDelay)
-    phase = _chosen(philox.uniforms(stream, job, 1, dtype)[0], jnp.cumsum(delay.initial))
+    (choice,) = philox.uniforms(stream, job, 1, dtype)
+    levels, _ = _jumps(delay, dtype)
+    phase = _passed(choice, levels[0])
     return times_left(delay, _after(stream, 1), job, phase, dtype)
 
 
 def times_left(
     delay: AbstractPhaseDelay,
     stream: philox.Stream,
-    job: Int[Array, "..."],
+    job: Integer[Array, "..."],
     phase: Int[Array, "..."],
     dtype: Any,
 ) -> Float[Array, "..."]:
@@ -146,20 +148,16 @@ def _one_gamma(stages, stream: philox.Stream, job, dtype):
 
 
 def _chain_times(delay: AbstractPhaseDelay, stream: philox.Stream, job, phase, dtype):
-    """Times until a Markov chain on the phases leaves them; -1 stands for outside."""
-    leave = -jnp.diagonal(delay.generator)
-    moves = delay.generator + jnp.diag(leave)
-    reach = (jnp.cumsum(moves, axis=1) / leave[:, None]).astype(dtype)
+    """Times until a Markov chain on the phases reaches service."""
+    levels, leave = (values[1:] for values in _jumps(delay, dtype))
 
     def one_move(carry):
         times, phase, attempt = carry
         waiting, choice = philox.uniforms(_after(stream, attempt), job, 2, dtype)
         inside = phase < delay.num_phases
         here = jnp.where(inside, phase, 0)
-        times = jnp.where(inside, times - log(waiting) / leave.astype(dtype)[here], times)
-        following = sum(
-            (choice >= reach[:, other][here]).astype(jnp.int32) for other in range(delay.num_phases)
-        )
+        times = jnp.where(inside, times - log(waiting) / leave[here], times)
+        following = _passed(choice, levels.T[:, here])
         return times, jnp.where(inside, following, phase), attempt + 1
 
     carry = jnp.zeros(job.shape, dtype), phase, jnp.uint32(0)
@@ -169,12 +167,21 @@ def _chain_times(delay: AbstractPhaseDelay, stream: philox.Stream, job, phase, d
     return times
 
 
-def _chosen(uniform, sums):
-    """How many of the rising sums, but the last, are passed by each number."""
-    return sum(
-        ((uniform >= level).astype(jnp.int32) for level in sums[:-1]),
-        jnp.zeros(uniform.shape, jnp.int32),
-    )
+def _jumps(delay: AbstractPhaseDelay, dtype: Any) -> tuple[Array, Array]:
+    """Chances that the next phase is this or one before, and rates: of a new job, then from each
+    phase."""
+    size = delay.num_phases + 1
+    rates = jnp.zeros((size, size), dtype).at[delay.routes()].add(delay.rates().astype(dtype))
+    sums = jnp.cumsum(rates, axis=1)
+    return sums[:, :-1] / sums[:, -1:], sums[:, -1]
+
+
+def _passed(choice, levels):
+    """How many of its levels each number has reached."""
+    number = jnp.zeros(choice.shape, jnp.int32)
+    for level in levels:
+        number = number + (choice >= level)
+    return number
 
 
 def _after(stream: philox.Stream, uses: Any) -> philox.Stream:

@@ -34,7 +34,7 @@ from .delay_times import delay_times, require_times, times_left
 # What a job's random numbers are for. A delay may take those that follow, by attempts.
 ARRIVAL, DELAY, PRESENT, REST = 0, 1, 1 << 31, (1 << 31) + 1
 
-# Arrivals marked at a time, and most and fewest of a block.
+# Arrivals marked at a time.
 TOGETHER = 256
 
 
@@ -86,7 +86,7 @@ def sizes(system: System, times, scale, start) -> Sizes:
     arrivals = _most(rate * float(times[-1]))
     stay = float(system.delay.mean + 1 / jnp.min(system.service_rates))
     table = _power_of_two(int(np.sum(start)) + min(arrivals, _most(rate * stay)))
-    block = min(_power_of_two(arrivals), max(table, 16 * TOGETHER))
+    block = min(_power_of_two(arrivals), max(2 * table, 16 * TOGETHER))
     return Sizes(block, table)
 
 
@@ -99,7 +99,6 @@ def _power_of_two(number: float) -> int:
     return 1 << (int(np.ceil(number)) - 1).bit_length()
 
 
-@eqx.filter_jit
 def paths(
     system: System,
     key: Key[Array, ""],
@@ -128,13 +127,17 @@ def paths(
     **Cost:** O(servers) a job, whatever the delay.
     """
     require_times(system.delay)
-    rates = jnp.stack(
-        [scale * system.num_servers * system.arrival_rate, system.common_service_rate]
-    )
+    system.require_servers_alike()
+    return _paths(system, key, replicas, times, scale, start, possible, sizes)
+
+
+@eqx.filter_jit
+def _paths(system: System, key, replicas, times, scale, start, possible, sizes: Sizes):
+    inflow = scale * system.num_servers * system.arrival_rate
+    rates = jnp.stack([inflow, system.common_service_rate])
     in_order = jnp.all(jnp.diff(times, prepend=0) >= 0) & jnp.isfinite(times[-1])
     fits = jnp.sum(start) <= sizes.table
     possible = possible & system.valid & in_order & fits & jnp.all(_checks.is_positive(rates))
-    start = jnp.where(possible, start, 0)
     one = partial(_path, system, key, times, scale, start, possible, sizes)
     return jax.lax.map(one, replicas)
 
@@ -143,7 +146,7 @@ def _path(system: System, key, times, scale, start, possible, sizes: Sizes, repl
     """One path."""
     stream = philox.stream(key, replica[None], ARRIVAL)
     begun = jnp.stack([start[:, :-1].sum(axis=1), start[:, -1]], axis=1)
-    table = _present(system, stream, start, sizes.table, times.dtype)
+    table = _present(system, stream, jnp.where(possible, start, 0), sizes.table, times.dtype)
     changes = jnp.zeros((len(times), system.num_servers, 2), jnp.int32)
     state = State(
         block=jnp.uint32(0),
