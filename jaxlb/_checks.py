@@ -28,6 +28,12 @@ def is_concrete(*values: Any) -> bool:
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
+def concrete(name: str, value: Any) -> None:
+    """Raise `ValueError` if `value`, which fixes a shape, is traced."""
+    if not is_concrete(value):
+        raise ValueError(f"`{name}` fixes an array shape, so it must be concrete, got {value}.")
+
+
 def is_positive(value: Any) -> Any:
     """Element by element, whether positive and finite, of numpy or traced arrays."""
     return (value > 0) & (value < np.inf)
@@ -161,8 +167,7 @@ def broadcast(values: dict[str, Any]) -> None:
 
 def integer(name: str, value: Any, least: int) -> int:
     """`value` as a Python integer of at least `least`; it fixes a shape, so it must be concrete."""
-    if isinstance(value, Tracer):
-        raise ValueError(f"`{name}` fixes an array shape, so it must be concrete, got {value}.")
+    concrete(name, value)
     try:
         number = operator.index(value)
     except TypeError:

@@ -13,6 +13,7 @@ from .delays import (
 )
 from .equilibrium import equilibrium
 from .fit import from_mean_cv
+from .quantile import QuantileDelay
 from .routing import AbstractLogit, AbstractRouting, Logit, WeightedLogit
 from .system import System
 
@@ -27,6 +28,7 @@ __all__ = [
     "MixedErlang",
     "NoDelay",
     "PhaseType",
+    "QuantileDelay",
     "System",
     "TransformDelay",
     "WeightedLogit",

@@ -25,7 +25,7 @@ class System(eqx.Module):
     - `arrival_rate`: lambda, arrivals *per server*, 1/s, scalar > 0.
     - `service_rate`: mu, completions per job, 1/s, > 0: a scalar, or one for each server.
     - `delay`: law of the action delay: `NoDelay`, `Erlang`, `MixedErlang`, `PhaseType`,
-      `Deterministic`, `TransformDelay`.
+      `Deterministic`, `QuantileDelay`, `TransformDelay`.
     - `routing`: `Logit`, `WeightedLogit`, or a rule of your own (see `jaxlb.model.routing`).
     - `num_servers`: integer >= 1, static.
 
