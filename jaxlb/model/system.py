@@ -95,7 +95,7 @@ class System(eqx.Module):
     def are_alike(self) -> bool:
         """Whether servers are not known to differ in service rate."""
         rates = self.service_rates
-        return not _checks.is_concrete(rates) or bool(_all_equal(np.asarray(rates)))
+        return not _checks.is_concrete(rates) or bool(np.all(_all_equal(np.asarray(rates))))
 
     def require_servers_alike(self) -> None:
         """Raise `ValueError` where servers are known to differ in service rate."""

@@ -77,4 +77,13 @@ def _double(high: Word, low: Word) -> Float[Array, "..."]:
 
 def _product(multiplier: np.uint32, word: Word) -> tuple[Word, Word]:
     """High and low word of a product."""
-    return jax.lax.mulhi(jnp.broadcast_to(multiplier, jnp.shape(word)), word), multiplier * word
+    if jax.config.read("jax_enable_x64"):
+        # Not `jax.lax.mulhi`, which has no form for programs over several devices.
+        whole = word.astype(jnp.uint64) * np.uint64(multiplier)
+        return (whole >> 32).astype(jnp.uint32), whole.astype(jnp.uint32)
+    # By halves of words, where there are no longer ones.
+    low, high = word & 0xFFFF, word >> 16
+    least, most = np.uint32(multiplier & 0xFFFF), np.uint32(multiplier >> 16)
+    middle = high * least + (low * least >> 16)
+    other = low * most + (middle & 0xFFFF)
+    return high * most + (middle >> 16) + (other >> 16), multiplier * word

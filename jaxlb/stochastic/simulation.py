@@ -13,7 +13,7 @@ from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
 from ..model.routing import Logit, QueueRule
 from ..model.system import System
-from . import paths, step_choice
+from . import marks, paths, step_choice
 from .ensemble import PARTS, Collector, Ensemble
 from .langevin import langevin
 from .paths import Given, Steps
@@ -118,8 +118,6 @@ def simulate(
     given = _given(system, key, times, scale, replicas, initial, name)
     steps, slots, error = _steps(given, name, method, step_size, tolerance)
     given = given._replace(possible=given.possible & (True if steps is None else steps.possible))
-    if name == "marks":
-        from . import marks
     size = marks.sizes(system, given.times, given.scale, given.start) if name == "marks" else None
 
     def run(numbers: Any) -> tuple[Any, Any]:
@@ -267,8 +265,6 @@ def _paths(given: Given, name: str, steps: Any, slots: Any, sizes: Any) -> tuple
     if name == "direct":
         return paths.direct(given)
     if name == "marks":
-        from . import marks
-
         start = given.start.astype(jnp.int32)
         return marks.paths(*given._replace(start=start), sizes)
     if name == "langevin":
