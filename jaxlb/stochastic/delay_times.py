@@ -56,19 +56,16 @@ def delay_times(
     numbers that it begins with.
     """
     require_times(delay)
-    if isinstance(delay, NoDelay):
-        return jnp.zeros(job.shape, dtype)
-    if isinstance(delay, Deterministic):
-        return jnp.broadcast_to(delay.mean, job.shape).astype(dtype)
+    if isinstance(delay, Erlang | NoDelay):
+        return times_left(delay, stream, job, jnp.zeros(job.shape, jnp.int32), dtype)
+    if isinstance(delay, AbstractPhaseDelay):
+        (choice,) = philox.uniforms(stream, job, 1, dtype)
+        levels, _ = _jumps(delay, dtype)
+        phase = _passed(choice, levels[0])
+        return times_left(delay, _after(stream, 1), job, phase, dtype)
     if isinstance(delay, QuantileDelay):
         return delay.at(philox.uniforms(stream, job, 1, dtype)[0]).astype(dtype)
-    if isinstance(delay, Erlang):
-        return times_left(delay, stream, job, jnp.zeros(job.shape, jnp.int32), dtype)
-    assert isinstance(delay, AbstractPhaseDelay)
-    (choice,) = philox.uniforms(stream, job, 1, dtype)
-    levels, _ = _jumps(delay, dtype)
-    phase = _passed(choice, levels[0])
-    return times_left(delay, _after(stream, 1), job, phase, dtype)
+    return jnp.broadcast_to(delay.mean, job.shape).astype(dtype)
 
 
 def times_left(
