@@ -50,26 +50,26 @@ class QuantileDelay(AbstractDelay):
         if middle.shape != ():
             raise ValueError(f"`quantile` must return one number, got shape {middle.shape}.")
         self.quantile = quantile
-        times, _ = self._rule()
+        times, _ = self.rule()
         demand = "finite, non-negative and increasing on 0 to 1"
         _checks.require("quantile", times, _are_quantiles, demand, "s")
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        return super().valid & _are_quantiles(self._rule()[0])
+        return super().valid & _are_quantiles(self.rule()[0])
 
     @property
     def mean(self) -> Float[Array, ""]:
-        times, weights = self._rule()
+        times, weights = self.rule()
         return weights @ times
 
     @property
     def squared_cv(self) -> Float[Array, ""]:
-        times, weights = self._rule()
+        times, weights = self.rule()
         return weights @ (times / (weights @ times) - 1) ** 2
 
     def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
-        times, weights = self._rule()
+        times, weights = self.rule()
         dtype = jnp.result_type(r.dtype, jnp.complex64)
         values = jnp.exp(-r.astype(dtype) * times.astype(dtype))
         return (weights.astype(dtype) * values).sum()
@@ -78,8 +78,8 @@ class QuantileDelay(AbstractDelay):
         """The quantile, s, of each chance."""
         return jnp.vectorize(self.quantile)(chance)
 
-    def _rule(self) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
-        """Times, s, and weights that sum to one."""
+    def rule(self) -> tuple[Float[Array, " points"], Float[Array, " points"]]:
+        """The law as a mixture of constant delays: times, s, and weights that sum to one."""
         numbers = jax.tree.leaves(eqx.filter(self.quantile, eqx.is_inexact_array))
         dtype = jnp.result_type(*numbers) if numbers else jnp.result_type(float)
         # As near to one as this precision comes; as near to zero, where less is at stake.

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from ..model.delays import AbstractPhaseDelay, Deterministic, Erlang, NoDelay
+from ..model.quantile import QuantileDelay
 from ..model.system import System
 from .frozen import frozen
 
@@ -24,6 +25,8 @@ MOST_PHASES = 200
 NODES = 4096
 # Of a gamma law, in standard deviations of its cube root: beyond lie 3e-14.
 FARTHEST = 7.5
+# Of a law by its quantiles, longer delays are taken as long as the longest.
+RARE = 1e-6
 MOST_SLOTS = 10**6
 
 
@@ -54,8 +57,11 @@ def num_slots(system: System, step_size: Any) -> int:
             "`delay` and `step_size` fix the length of an array here, so they must be concrete, "
             "got traced values."
         )
-    mean, squared_cv = float(delay.mean), float(delay.squared_cv)
-    longest = mean * (1 - squared_cv / 9 + FARTHEST * math.sqrt(squared_cv) / 3) ** 3
+    if isinstance(delay, QuantileDelay):
+        longest = float(delay.at(jnp.asarray(1 - RARE, delay.mean.dtype)))
+    else:
+        mean, squared_cv = float(delay.mean), float(delay.squared_cv)
+        longest = mean * (1 - squared_cv / 9 + FARTHEST * math.sqrt(squared_cv) / 3) ** 3
     slots = longest / float(step_size) + 2
     if not slots <= MOST_SLOTS:
         raise ValueError(
@@ -130,6 +136,8 @@ def _as_constants(delay: Any) -> tuple[Float[Array, " nodes"], Float[Array, " no
     """The law as a mixture of constant delays: lengths, s, and weights."""
     if isinstance(delay, Deterministic):
         return delay.mean[None], jnp.ones_like(delay.mean)[None]
+    if isinstance(delay, QuantileDelay):
+        return delay.rule()
     if isinstance(delay, Erlang):
         # By its density, in the cube root, where it is nearly normal.
         at = FARTHEST * (2 * (np.arange(NODES) + 0.5) / NODES - 1)
@@ -141,6 +149,6 @@ def _as_constants(delay: Any) -> tuple[Float[Array, " nodes"], Float[Array, " no
         lengths, weights = jnp.asarray(roots**3, dtype), jnp.asarray(weights / weights.sum(), dtype)
         return delay.mean * lengths, weights
     raise ValueError(
-        f"`delay` must be Deterministic, of at most {MOST_PHASES} phases, or Erlang for this "
+        f"`delay` must be Deterministic, QuantileDelay, of at most {MOST_PHASES} phases, or Erlang for this "
         f"method, got {type(delay).__name__}."
     )
