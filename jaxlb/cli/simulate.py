@@ -127,7 +127,6 @@ def _how(method: str, step_size: float | None, tolerance: float | None) -> dict[
 def _said(ensemble: stochastic.Ensemble, given: dict[str, Any]) -> str:
     """What was done, in a few lines."""
     statistics = ensemble.statistics
-    assert statistics is not None
     method = ensemble.method.replace("_", " ")
     lines = [f"{statistics.count} paths by the method: {method}."]
     if ensemble.step_size is not None:

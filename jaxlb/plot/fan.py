@@ -37,9 +37,7 @@ def fan(
     """
     levels = _levels(ensemble)
     statistics = ensemble.statistics
-    assert statistics is not None
     quantiles = statistics.imbalance_quantiles if imbalance else statistics.quantiles
-    assert quantiles is not None
     quantiles = quantiles if imbalance else quantiles[:, :, 0, -1]
     times = np.asarray(ensemble.times)
     with matplotlib.rc_context(STYLE):

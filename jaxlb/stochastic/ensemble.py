@@ -47,19 +47,19 @@ class Statistics(eqx.Module):
     """
 
     count: int
-    mean: np.ndarray | None = None
-    variance: np.ndarray | None = None
-    covariance: np.ndarray | None = None
-    imbalance_mean: np.ndarray | None = None
-    imbalance_variance: np.ndarray | None = None
-    levels: np.ndarray | None = None
-    quantiles: np.ndarray | None = None
-    imbalance_quantiles: np.ndarray | None = None
-    time_average: Average | None = None
-    imbalance_square: Average | None = None
-    histogram: tuple[np.ndarray, np.ndarray] | None = None
-    lags: np.ndarray | None = None
-    autocorrelation: np.ndarray | None = None
+    mean: Any = None
+    variance: Any = None
+    covariance: Any = None
+    imbalance_mean: Any = None
+    imbalance_variance: Any = None
+    levels: Any = None
+    quantiles: Any = None
+    imbalance_quantiles: Any = None
+    time_average: Any = None
+    imbalance_square: Any = None
+    histogram: Any = None
+    lags: Any = None
+    autocorrelation: Any = None
 
 
 class Ensemble(eqx.Module):
@@ -85,10 +85,11 @@ class Ensemble(eqx.Module):
     valid: Bool[Array, " replicas"]
     replicas: Int[Array, " replicas"]
     method: str = eqx.field(static=True)
-    final: Num[Array, "replicas servers compartments"] | None = None
-    step_size: Float[Array, " times"] | None = None
-    step_error: Float[Array, ""] | None = None
-    statistics: Statistics | None = None
+    # What may be `None` is not made of options, so that types do not ask at each use.
+    final: Any = None
+    step_size: Any = None
+    step_error: Any = None
+    statistics: Any = None
 
     @property
     def jobs(self) -> Num[Array, "... times servers compartments"]:
@@ -149,6 +150,7 @@ class Collector:
     ):
         self.keep, self.times, self.levels, self.burn_in = keep, times, levels, burn_in
         self.count, self.late = 0, times >= burn_in
+        self.shape: tuple[int, ...] = ()
         self.kept: dict[str, list[np.ndarray]] = {"jobs": [], "final": []}
         self.moments = Moments(products="covariance" in keep)
         self.imbalance_moments = Moments(products=False)
@@ -160,6 +162,7 @@ class Collector:
 
     def add(self, jobs: np.ndarray, valid: np.ndarray) -> None:
         """Take paths, shape (rows, times, servers, compartments)."""
+        self.shape = jobs.shape[1:]
         if "jobs" in self.keep:
             self.kept["jobs"].append(jobs)
         if "final" in self.keep:
@@ -187,12 +190,12 @@ class Collector:
         if "autocorrelation" in self.keep:
             self.correlation.add(late)
 
-    def statistics(self, servers: int, compartments: int) -> Statistics | None:
+    def statistics(self) -> Statistics | None:
         """Of all that was taken."""
         if not set(self.keep) - {"jobs", "final"}:
             return None
         found: dict[str, Any] = {"count": self.count}
-        shape = len(self.times), servers, compartments
+        shape = self.shape
         if {"mean", "variance"} & set(self.keep):
             found["mean"] = self.moments.mean.reshape(shape)
             found["imbalance_mean"] = self.imbalance_moments.mean

@@ -58,18 +58,25 @@ def _kept(
     present = jnp.maximum(jobs, 0)
     mean = [sum(jobs[:, b] * chance[:, b, c] for b in compartments) for c in compartments]
     least = NEGLIGIBLE * present.sum(axis=1)
-    # Cholesky's factor, column by column, of what the multinomials' covariances sum to.
-    factor = {}
-    noise = [jnp.zeros_like(least) for _ in compartments]
+
+    def covariance(c, d):
+        """Of the jobs in two compartments at the end: the sum of the multinomials'."""
+        both = jnp.zeros_like(least)
+        for b in compartments:
+            other = jnp.where(c == d, 1.0, 0.0) - chance[:, b, d]
+            both = both + present[:, b] * chance[:, b, c] * other
+        return both
+
+    # Cholesky's factor of that, column by column.
+    factor, noise = {}, [jnp.zeros_like(least) for _ in compartments]
     for d in compartments:
+        rest = {
+            c: covariance(c, d) - sum(factor[c, k] * factor[d, k] for k in range(d))
+            for c in compartments[d:]
+        }
+        pivot = root(rest[d], least)
+        some = pivot > 0
         for c in compartments[d:]:
-            entry = -sum(present[:, b] * chance[:, b, c] * chance[:, b, d] for b in compartments)
-            if c == d:
-                entry += sum(present[:, b] * chance[:, b, c] for b in compartments)
-            entry -= sum(factor[c, k] * factor[d, k] for k in range(d))
-            if c == d:
-                pivot = root(entry, least)
-                inverse = jnp.where(pivot > 0, 1.0, 0.0) / jnp.where(pivot > 0, pivot, 1.0)
-            factor[c, d] = pivot if c == d else entry * inverse
+            factor[c, d] = jnp.where(some, rest[c], 0.0) / jnp.where(some, pivot, 1.0)
             noise[c] += factor[c, d] * normal[:, d]
     return jnp.stack([mean[c] + noise[c] for c in compartments], axis=1)

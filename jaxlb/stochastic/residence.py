@@ -149,6 +149,6 @@ def _as_constants(delay: Any) -> tuple[Float[Array, " nodes"], Float[Array, " no
         lengths, weights = jnp.asarray(roots**3, dtype), jnp.asarray(weights / weights.sum(), dtype)
         return delay.mean * lengths, weights
     raise ValueError(
-        f"`delay` must be Deterministic, QuantileDelay, of at most {MOST_PHASES} phases, or Erlang for this "
-        f"method, got {type(delay).__name__}."
+        f"`delay` must be Deterministic, QuantileDelay, Erlang, or of at most {MOST_PHASES} phases "
+        f"for this method, got {type(delay).__name__}."
     )

@@ -145,7 +145,7 @@ def simulate(
         jnp.asarray(np.concatenate(flags)),
         numbers,
         final=collector.paths("final"),
-        statistics=collector.statistics(*jobs.shape[-2:]),
+        statistics=collector.statistics(),
         **parts,
     )
 

@@ -1,8 +1,10 @@
 """Chunks, orders, devices and memory: what is kept does not depend on how it was made."""
 
+import os
 import subprocess
 import sys
 import tracemalloc
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -36,7 +38,7 @@ METHODS = {
 }
 
 
-def simulate(replicas=50, method="leap", **options):
+def simulate(replicas: Any = 50, method="leap", **options):
     if method == "leap":
         options.setdefault("step_size", 0.25)
     return lb.stochastic.simulate(SYSTEM, jr.key(0), TIMES, 8.0, replicas, method=method, **options)
@@ -105,8 +107,6 @@ def test_paths_are_the_same_bits_on_one_two_and_eight_devices():
 
 
 def run(code, argument, environment):
-    import os
-
     command = [sys.executable, "-c", code, argument]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
