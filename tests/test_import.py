@@ -24,6 +24,7 @@ def test_import_loads_nothing_that_only_pictures_files_and_commands_need():
         "dask",
         "scipy",
         "pandas",
+        "tqdm",
         "optax",
         "simpy",
     }

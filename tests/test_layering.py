@@ -29,9 +29,9 @@ LAYERS = [
     {"paper"},
     {"cli"},
 ]
-# `import jaxlb` must cost what JAX and Diffrax cost.
-HEAVY = {"matplotlib", "click", "xarray", "zarr", "dask"}
-MAY_IMPORT_HEAVY = {"plot", "scan", "paper", "cli"}
+# `import jaxlb` must cost what JAX and Diffrax cost: elsewhere, and there inside functions only.
+HEAVY = {"matplotlib", "click", "pandas", "xarray", "zarr", "dask"}
+MAY_IMPORT_HEAVY = {"plot", "scan", "paper", "cli", "stochastic.export"}
 
 
 def name_of(path: Path) -> str:
@@ -101,7 +101,7 @@ def test_module_imports_only_lower_layers(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_heavy_packages_are_imported_only_where_they_are_used(module):
     heavy = HEAVY & {name.split(".")[0] for name in imports_of(module)}
-    assert not heavy or module.split(".")[0] in MAY_IMPORT_HEAVY
+    assert not heavy or {module, module.split(".")[0]} & MAY_IMPORT_HEAVY
 
 
 def test_imports_are_found_in_every_form():

@@ -37,5 +37,5 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 def test_the_pictures_are_there():
     pictures = re.findall(r'<img src="([^"]+)"', README)
-    assert len(pictures) == 2
+    assert len(pictures) == 3
     assert all((ROOT / picture).is_file() for picture in pictures)
