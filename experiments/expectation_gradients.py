@@ -31,6 +31,7 @@ RESULT = Path(__file__).parent / "results" / "expectation_gradients.json"
 TIME = 2.0
 
 METHODS: dict[str, dict[str, Any]] = {
+    "pathwise": {"method": "pathwise", "step_size": 0.125},
     "score": {"method": "score"},
     "coupled": {"method": "coupled"},
 }

@@ -1,5 +1,7 @@
 """Fan plots: the bands, lines and labels are those of the ensemble."""
 
+from typing import Any
+
 import jax.random as jr
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def curve(ax, label):
 @pytest.mark.parametrize("imbalance", [False, True])
 def test_bands_and_lines_are_those_of_the_ensemble(imbalance):
     found, sample = simulate(), simulate(replicas=1, keep="jobs")
-    ax = plot.fan(found, SYSTEM, 10.0, sample, imbalance=imbalance)
+    ax: Any = plot.fan(found, SYSTEM, 10.0, sample, imbalance=imbalance)
     statistics, queue = found.statistics, np.asarray(sample.queue[0])
     quantiles = statistics.quantiles[:, :, 0, -1]
     path, sign = queue[:, 0], 0

@@ -135,7 +135,15 @@ def expectation_gradient(
     seen = jax.eval_shape(observable, jnp.zeros(shape, dtype))
     if getattr(seen, "shape", None) != ():
         raise ValueError(f"`observable` must return one number, got {seen}.")
-    given = system, observable, key, time.astype(dtype), scale.astype(dtype), start, in_range
+    given = (
+        system,
+        observable,
+        key,
+        time.astype(dtype),
+        scale.astype(dtype),
+        start,
+        in_range & system.valid,
+    )
     lanes = CPU_LANES if jax.default_backend() == "cpu" else DEVICE_LANES
     if method == "score":
         return _score(*given, replicas, lanes)
@@ -271,7 +279,7 @@ def _coupled(
 
 def _begin(start, time, in_range, wanted):
     """Jobs, time left and validity of replicas; those not wanted have no time to move in."""
-    jobs = jnp.broadcast_to(start[..., None], (*start.shape, len(wanted)))
+    jobs = jnp.broadcast_to(start.astype(jnp.int32)[..., None], (*start.shape, len(wanted)))
     valid = jnp.broadcast_to(in_range & _checks.is_not_negative(time), wanted.shape)
     return jobs, jnp.where(valid & wanted, time, 0.0), valid
 

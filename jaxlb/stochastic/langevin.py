@@ -3,8 +3,8 @@
     d jobs = sum over events of its change * (rate dt + sqrt(rate) dW).
 
 Euler's method for it is Poisson leaping with normal numbers, and as far off for the same step: the
-variance of the imbalance at time 2 for lambda 5, mu 1, D 1, theta 1, L 1, scale 1 is 36 % too large
-for steps of 1/8, and 2 % for 1/128. Counts become negative where they are few, where rates are
+variance of the imbalance at time 2 for lambda 5, mu 1, D 1, theta 1, L 1, scale 1 is 37 % too large
+for steps of 1/8, and 8 % for 1/32. Counts become negative where they are few, where rates are
 taken as zero. The Gaussian leap is closer for the same step (`experiments/leaping.py`).
 
 **Source:** Gillespie (2000), J. Chem. Phys. 113(1), 297-306.

@@ -268,7 +268,7 @@ def test_the_covariance_with_the_score_has_no_bias_for_few_replicas():
     large, four standard errors."""
     pairs = jax.vmap(
         lambda key: lb.stochastic.expectation_gradient(
-            SMALL, squared_imbalance, key, 2.0, replicas=2, initial=jnp.zeros(2)
+            SMALL, squared_imbalance, key, 2.0, replicas=2, initial=jnp.zeros(2), method="score"
         )
     )(jr.split(jr.key(6), 4000))
     slopes = pairs.estimate.arrival_rate
@@ -382,18 +382,20 @@ def two_numbers(jobs):
         ({"scale": 1e9}, "`scale` must be such that the mean number of jobs stays below"),
         ({"replicas": 1}, "`replicas` must be an integer of at least 2, got 1."),
         ({"initial": [0.5, 1.0]}, "`initial` must be whole numbers of jobs, got ["),
-        ({"method": "magic"}, "`method` must be one of score, coupled, got 'magic'."),
+        ({"method": "magic"}, "`method` must be one of pathwise, score, coupled, got"),
         ({"relative_step": 0.1}, '`relative_step` must be left out with method "score", got 0.1.'),
+        ({"step_size": 0.1}, '`step_size` must be left out with method "score", got 0.1.'),
         ({"relative_step": 0, "method": "coupled"}, "`relative_step` must be positive and finite"),
         ({"observable": two_numbers}, "`observable` must return one number, got"),
         ({"observable": 3}, "`observable` must map jobs to one number, got 3."),
         (
             {"system": lb.System(1.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0))},
-            "`delay` must have phases for an initial state, got Deterministic",
+            "`delay` must have phases for exact simulation, got Deterministic",
         ),
     ],
 )
 def test_a_bad_argument_is_named_with_what_it_must_be_and_what_it_is(options, complaint):
     given = {"system": SMALL, "observable": squared_imbalance, "key": jr.key(0), "time": 1.0}
+    given["method"] = "score"
     with pytest.raises(ValueError, match=re.escape(complaint)):
         lb.stochastic.expectation_gradient(**given | options)

@@ -1,0 +1,106 @@
+"""Derivatives of the paths of Gaussian leaps, against master equations and coupled differences."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxlb as lb
+from jaxlb.stochastic import gradients
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+# E[x^2] / 16 at time 2 of lambda 2, mu 1, D 1, theta 1, L 1, scale 4 from (0, 4), in lambda, mu, D
+# and theta: central differences of the master equation.
+SYSTEM = lb.System(2.0, 1.0, lb.Erlang(1.0, 1), lb.Logit(1.0))
+TRUTH = np.array([0.188775, -0.184742, -0.092272, -0.052175])
+
+
+def squared_imbalance(jobs):
+    return ((jobs[0, -1] - jobs[1, -1]) / 4) ** 2
+
+
+def gradient(system=SYSTEM, seed=0, time=2.0, scale=4.0, replicas=40_000, **options):
+    options = {"initial": jnp.array([0, 4]), "step_size": 0.125} | options
+    return lb.stochastic.expectation_gradient(
+        system, squared_imbalance, jr.key(seed), time, scale, replicas, **options
+    )
+
+
+def leaves(tree):
+    return np.array(jax.tree.leaves(tree))
+
+
+def test_the_bias_is_below_a_twentieth_where_counts_are_not_few():
+    """5 % for the bias and 4 standard errors: one more than that once in 16 000 seeds."""
+    found = gradient()
+    error = leaves(found.standard_error)
+    assert np.all(np.abs(leaves(found.estimate) - TRUTH) < 0.05 * np.abs(TRUTH) + 4 * error)
+    # In theta the noise is the largest part of what there is.
+    assert np.all(error < 0.04 * np.abs(TRUTH))
+    assert int(found.valid) == 40_000
+
+
+def test_standard_errors_are_the_spread_over_keys():
+    """60 keys: the spread is known to 9 %; 4 of that."""
+    many = [gradient(seed=seed, replicas=200, time=1.0) for seed in range(60)]
+    spread = np.std([leaves(found.estimate) for found in many], axis=0, ddof=1)
+    stated = np.mean([leaves(found.standard_error) for found in many], axis=0)
+    assert np.all(np.abs(spread / stated - 1) < 0.37)
+
+
+def test_replicas_do_not_depend_on_how_many_are_done_at_once(monkeypatch):
+    one = gradient(replicas=300)
+    monkeypatch.setattr(gradients, "CPU_LANES", 128)
+    jax.clear_caches()
+    np.testing.assert_allclose(
+        leaves(gradient(replicas=300).estimate), leaves(one.estimate), rtol=1e-12
+    )
+
+
+def test_without_a_step_one_is_chosen():
+    found = gradient(replicas=2000, step_size=None)
+    error = leaves(found.standard_error)
+    assert np.all(np.abs(leaves(found.estimate) - TRUTH) < 0.05 * np.abs(TRUTH) + 4 * error)
+
+
+def test_many_phases_go_by_a_ring_and_agree_with_few():
+    """Erlang laws of 8 and 6 stages are close: 5 standard errors, a tenth for their difference."""
+    few, many = (
+        gradient(lb.System(2.0, 1.0, lb.Erlang(1.0, stages), lb.Logit(1.0)), replicas=4000)
+        for stages in (6, 8)
+    )
+    one, other = leaves(few.estimate), leaves(many.estimate)
+    error = np.hypot(leaves(few.standard_error), leaves(many.standard_error))
+    assert np.all(np.abs(one - other) < 5 * error + 0.1 * np.abs(one))
+    assert np.all(leaves(many.standard_error) > 0)
+
+
+def test_derivatives_in_the_weights_of_a_rule_are_those_of_coupled_differences():
+    system = lb.System(2.0, 1.0, lb.Erlang(1.0, 2), lb.WeightedLogit(1.0, [0.5, 0.2]))
+    found = gradient(system, replicas=4000)
+    other = gradient(system, replicas=4000, method="coupled", step_size=None)
+    assert found.estimate.routing.weights.shape == (2,)
+    error = np.hypot(
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.standard_error)]),
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(other.standard_error)]),
+    )
+    one, two = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(part.estimate)])
+        for part in (found, other)
+    )
+    assert np.all(np.abs(one - two) < 4.5 * error + 0.05 * np.abs(two))
+
+
+def test_a_path_whose_rule_fails_is_left_out_and_counted():
+    system = lb.System(2.0, 1.0, lb.Erlang(1.0, 1), lambda queue: jnp.array([0.5, 0.4]) + 0 * queue)
+    found = gradient(system, replicas=10)
+    assert int(found.valid) == 0
+    assert np.isnan(leaves(found.estimate)).all()
+
+
+def test_at_time_zero_nothing_depends_on_anything():
+    found = gradient(time=0.0, replicas=4)
+    np.testing.assert_array_equal(leaves(found.estimate), 0)
+    assert float(found.value) == 1
