@@ -5,8 +5,22 @@ import math
 
 import numpy as np
 
+from .case import Case, Simulator
+
 # An extra, and without types.
 numba = importlib.import_module("numba")
+
+
+def direct(case: Case) -> Simulator:
+    """One path after the other."""
+    numbers = case.scale, case.arrival_rate, case.service_rate, case.action_delay, case.stages
+
+    def paths(seed: int, replicas: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        times, sensitivity = case.times, case.sensitivity
+        return np.stack([path(rng, times, *numbers, sensitivity) for _ in range(replicas)])
+
+    return paths
 
 
 @numba.njit
