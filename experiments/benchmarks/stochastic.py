@@ -8,7 +8,7 @@ Run:     python -m experiments.benchmarks.stochastic
 Needs:   SimPy (extra `test`), and Numba, rebop, GillesPy2 with a C++ compiler and stochastix
          (extra `bench`); a peer that is missing is left out.
 Writes:  experiments/benchmarks/results/stochastic.json
-Cost:    COST on one core.
+Cost:    four minutes on one core.
 """
 
 import importlib
