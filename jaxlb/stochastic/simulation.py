@@ -27,7 +27,7 @@ METHODS = *EXACT, "leap", "phase_leap", "ring_leap", "gaussian_leap", *CLASSICAL
 # What does not count jobs in each phase.
 WITHOUT_PHASES = "marks", *RINGS
 # Up to so many phases the method that follows each of them is the faster one.
-MOST_DIRECT_PHASES, MOST_LEAP_PHASES = 4, 6
+MOST_DIRECT_PHASES, MOST_LEAP_PHASES = 2, 6
 LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
 # Numbers in the paths of one chunk, and most replicas in it.
 CHUNK_NUMBERS, CHUNK_REPLICAS = 2**24, {"cpu": 2**9}
@@ -75,7 +75,7 @@ def simulate(
         by their exact law, so that no count becomes negative, whatever the step. "phase_leap"
         counts jobs in each phase (`jaxlb.stochastic.leap`); "ring_leap" takes any delay, and a
         rule that looks at the queues alone (`jaxlb.stochastic.ring`).
-      - "gaussian_leap": the same with normal numbers, which has derivatives.
+      - "gaussian_leap": the same with normal numbers, which have derivatives.
       - "poisson_leap", "binomial_leap", "langevin": the classical methods, for comparison. See
         `jaxlb.stochastic.classical` and `jaxlb.stochastic.langevin` for what they do wrong.
     - `step_size`: s: each interval between records is cut into equal steps that are not longer.
@@ -94,7 +94,8 @@ def simulate(
 
     Under `jit`, `vmap` and `grad` all replicas are one chunk, and only "jobs" and "final" are kept.
 
-    **Returns:** an `Ensemble`. Counts jump, so they have no gradient.
+    **Returns:** an `Ensemble`. Counts jump, so they have no gradient; real numbers of jobs have one
+    in forward mode (`jax.jvp`, `jax.jacfwd`). `expectation_gradient` does the rest.
 
     **Raises:** `ValueError` on a bad argument; where counts might not fit 32 bits, or float32; and
     where a method cannot do the system.
