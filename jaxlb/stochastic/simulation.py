@@ -115,7 +115,8 @@ def simulate(
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
     """
     _checks.kind("system", system, System)
-    name = chosen(system, method)
+    known = _checks.is_concrete(system, times, scale, initial)
+    name = chosen(system, method, known)
     given = _given(system, key, times, scale, replicas, initial, name)
     steps, slots, error = _steps(given, name, method, step_size, tolerance)
     given = given._replace(possible=given.possible & (True if steps is None else steps.possible))
@@ -151,8 +152,8 @@ def simulate(
     )
 
 
-def chosen(system: System, method: str) -> str:
-    """The method by its own name."""
+def chosen(system: System, method: str, known: bool = True) -> str:
+    """The method by its own name; marks need numbers that are `known`, not traced."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
     few = MOST_DIRECT_PHASES if method == "exact" else MOST_LEAP_PHASES
@@ -161,7 +162,7 @@ def chosen(system: System, method: str) -> str:
     follow = in_phases and (system.num_phases <= few or not by_queue)
     asked = method
     if method == "exact":
-        follow = follow or (in_phases and not system.are_alike)
+        follow = follow or (in_phases and not (system.are_alike and known))
         method = "direct" if follow else "marks"
     elif method in ("leap", "gaussian_leap"):
         ring = "ring_leap" if method == "leap" else "gaussian_ring_leap"

@@ -18,7 +18,7 @@ COXIAN = (np.array([0.8, 0.2]), np.array([[-3.0, 2.0], [0.5, -1.5]]))
 
 def paths(system, seed, times, scale, replicas, initial=None):
     ensemble = lb.stochastic.simulate(
-        system, jr.key(seed), jnp.array(times), scale=scale, replicas=replicas, initial=initial
+        system, jr.key(seed), jnp.array(times), scale, replicas, initial, method="direct"
     )
     assert ensemble.valid.all()
     return np.asarray(ensemble.jobs)

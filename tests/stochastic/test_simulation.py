@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -202,6 +203,16 @@ def test_the_exact_method_is_chosen_by_the_system():
     weighted = lb.System(1.0, 1.0, lb.Erlang(1.0, 8), lb.WeightedLogit(1.0, jnp.ones(8)))
     for system in (unequal, weighted):
         assert lb.stochastic.simulate(system, jr.key(0), [0.5]).method == "direct"
+
+
+def test_traced_numbers_have_no_marks_unless_asked_for():
+    def run(rate, **options):
+        system = lb.System(rate, 1.0, lb.Erlang(1.0, 5), lb.Logit(1.0))
+        return lb.stochastic.simulate(system, jr.key(0), [0.5], **options).jobs
+
+    np.testing.assert_array_equal(jax.jit(run)(2.0), run(2.0, method="direct"))
+    with pytest.raises(ValueError, match="must be concrete"):
+        jax.jit(lambda rate: run(rate, method="marks"))(2.0)
 
 
 def test_the_leap_is_chosen_by_the_system():
