@@ -83,8 +83,9 @@ def simulated(config: Config, whole: lb.System, scale: float) -> dict:
     """Variance of Q_1 - Q_2 of all replicas, its standard error, and the kurtosis."""
     times = config.settle + config.spacing * np.arange(config.records)
     balance = jnp.round(scale * lb.model.equilibrium(whole))
-    # Many stages are slow event by event.
-    leaps = {"method": "leap", "step_size": config.leap} if whole.num_phases > 2 else {}
+    # Marks do not know jobs in transit, and many stages are slow event by event.
+    by_leaps = whole.num_phases > 2 and isinstance(whole.routing, lb.WeightedLogit)
+    leaps = {"method": "leap", "step_size": config.leap} if by_leaps else {}
     key = jax.random.key(config.seed)
     paths = lb.stochastic.simulate(whole, key, times, scale, config.replicas, balance, **leaps)
     assert paths.valid.all()

@@ -8,27 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxlb import cli
 from jaxlb.cli import paper, stability
 
 # `jaxlb stability` sets this for its process: the fixture sets it back.
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run `jaxlb ARGUMENTS`; return exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["jaxlb", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """`jaxlb simulate`: an ensemble as a table and a picture, errors of one line."""
 
 import csv
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 import jaxlb as lb
-from jaxlb import cli
 
 # The command sets double precision for its process, which the tests have anyway.
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -16,24 +16,14 @@ QUICK = ("--scale", "4", "--horizon", "2", "--records", "5", "--replicas", "40")
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def simulate(run, monkeypatch, tmp_path):
     """Run `jaxlb simulate ARGUMENTS` in an empty folder; return exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["jaxlb", "simulate", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
+    return partial(run, "simulate")
 
 
-def test_the_table_is_that_of_the_library_for_the_papers_case(run, tmp_path):
-    code, out, err = run(*QUICK, "--seed", 3)
+def test_the_table_is_that_of_the_library_for_the_papers_case(simulate, tmp_path):
+    code, out, err = simulate(*QUICK, "--seed", 3)
     assert code == 0
     assert "40 paths by the method: direct." in out
     assert "40/40" in err
@@ -65,8 +55,8 @@ def test_the_table_is_that_of_the_library_for_the_papers_case(run, tmp_path):
         (("--servers", "1", "--sensitivity", "0"), "direct"),
     ],
 )
-def test_delays_methods_and_servers_are_those_asked_for(run, arguments, method):
-    code, out, _ = run(*QUICK, *arguments, "--plot", "fan.png")
+def test_delays_methods_and_servers_are_those_asked_for(simulate, arguments, method):
+    code, out, _ = simulate(*QUICK, *arguments, "--plot", "fan.png")
     assert code == 0
     assert f"by the method: {method}" in out
     assert "Picture: fan.png" in out
@@ -97,8 +87,8 @@ def test_delays_methods_and_servers_are_those_asked_for(run, arguments, method):
         (("--plot", "fan.gif"), "`--plot` must end with .png, .pdf, .svg, got 'fan.gif'."),
     ],
 )
-def test_a_bad_option_is_one_line_and_exit_code_two(run, tmp_path, arguments, complaint):
-    code, out, err = run(*arguments)
+def test_a_bad_option_is_one_line_and_exit_code_two(simulate, tmp_path, arguments, complaint):
+    code, out, err = simulate(*arguments)
     assert code == 2
     assert out == ""
     assert err.count("\n") == 1
@@ -106,8 +96,8 @@ def test_a_bad_option_is_one_line_and_exit_code_two(run, tmp_path, arguments, co
     assert not list(tmp_path.iterdir())
 
 
-def test_help_teaches(run):
-    code, out, _ = run("--help")
+def test_help_teaches(simulate):
+    code, out, _ = simulate("--help")
     assert code == 0
     for word in ("--tolerance", "Examples:", "Figure 3", "quantiles", "fan.png"):
         assert word in out

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from .. import Logit, System, stochastic
+from ..stochastic.simulation import CLASSICAL
 from .options import Number, Stages, delay_of, option, require_picture, require_writable
 
-BY_STEPS = ("leap", "gaussian_leap", "poisson_leap", "binomial_leap", "langevin")
-METHODS = ("exact", *BY_STEPS)
+METHODS = "exact", "leap", "gaussian_leap", *CLASSICAL
 # Without a step or a tolerance: estimated errors of a hundredth.
 TOLERANCE = 0.01
 
@@ -114,10 +114,10 @@ def _how(method: str, step_size: float | None, tolerance: float | None) -> dict[
             f"`--tolerance` must not be given with `--step-size`, got {tolerance:g} and "
             f"{step_size:g}."
         )
-    estimated = method in ("leap", "gaussian_leap")
+    estimated = method != "exact" and method not in CLASSICAL
     if method == "exact" and (step_size or tolerance):
         raise click.UsageError("`--method` must be one by steps with a step, got exact.")
-    if method != "exact" and not estimated and step_size is None:
+    if method in CLASSICAL and step_size is None:
         raise click.UsageError(f"`--step-size` must be given with method {method}, got none.")
     if estimated and step_size is None and tolerance is None:
         tolerance = TOLERANCE

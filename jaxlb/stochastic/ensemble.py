@@ -28,17 +28,17 @@ PARTS = (
 class Statistics(eqx.Module):
     """Statistics over the valid replicas; what was not asked for is `None`.
 
-    `Each of` stands for the jobs in every compartment: shape (servers, compartments). The imbalance
-    is Q_1 - Q_2, jobs in service at the first server less those at the second.
+    Jobs are those in each compartment. The imbalance is Q_1 - Q_2, jobs in service at the first
+    server less those at the second.
 
-    - `mean`, `variance`: of each at each time, shape (times, servers, compartments).
+    - `mean`, `variance`: of jobs at each time, shape (times, servers, compartments).
       `imbalance_mean`, `imbalance_variance`: shape (times,). Standard errors of the means are
       sqrt(variance / count).
-    - `covariance`: of each with each, shape (times, servers, compartments, servers, compartments).
+    - `covariance`: of any two of them, shape (times, servers, compartments, servers, compartments).
     - `levels`, shape (levels,). `quantiles`: the least value that this part of the replicas does
       not exceed, (levels, times, servers, compartments); `imbalance_quantiles`, (levels, times).
       Exact where a quantity takes at most 32 768 values, else to a 16 000th of their range.
-    - `time_average`: of each over the records from `burn_in` on, over replicas too, with standard
+    - `time_average`: of jobs over the records from `burn_in` on, over replicas too, with standard
       errors: a pair of arrays of shape (servers, compartments); `imbalance_square`, that of the
       squared imbalance.
     - `histogram`: values of the imbalance at those records, rising, and how often each was seen.

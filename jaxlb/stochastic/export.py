@@ -93,26 +93,27 @@ def _columns(ensemble: Any) -> tuple[dict[str, np.ndarray], list[str]]:
         columns |= {name: values.reshape(-1) for name, values in named.items()}
         columns["valid"] = np.repeat(np.asarray(ensemble.valid), records)
         return columns, ["replica", "time"]
-    return {"time": times} | _statistics_by_name(ensemble.statistics), ["time"]
+    columns = _statistics_by_name(ensemble.statistics) if ensemble.statistics is not None else {}
+    if not columns:
+        raise ValueError(
+            '`keep` must have "jobs", "mean", "variance" or "quantiles" for a table over time, '
+            "and was without them."
+        )
+    return {"time": times} | columns, ["time"]
 
 
 def _statistics_by_name(statistics: Any) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for what in ("mean", "variance"):
-        values = getattr(statistics, what, None)
+        values = getattr(statistics, what)
         if values is not None:
             columns |= {f"{name}_{what}": column for name, column in _by_name(values).items()}
             columns[f"imbalance_{what}"] = getattr(statistics, f"imbalance_{what}")
-    if getattr(statistics, "quantiles", None) is not None:
+    if statistics.quantiles is not None:
         for number, level in enumerate(statistics.levels):
             named = _by_name(statistics.quantiles[number])
             named["imbalance"] = statistics.imbalance_quantiles[number]
             columns |= {f"{name}_q{level:g}": column for name, column in named.items()}
-    if not columns:
-        raise ValueError(
-            '`keep` must have "jobs", "mean", "variance" or "quantiles" for a table over time, '
-            "got none of them."
-        )
     return columns
 
 

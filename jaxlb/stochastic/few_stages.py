@@ -6,7 +6,7 @@ lambda theta and m = mu + kappa,
     one stage:   P / P_0 = mu (m + gamma) / (m (mu + gamma)),
     two stages:  P / P_0 = mu (m (3 gamma + 2 mu) + gamma (mu + 2 gamma)) / (m gamma (h - kappa)),
 
-where h = 2 mu^2 / gamma + 4 mu + 2 gamma is the gain at the Hopf point.
+where h is the gain at the Hopf point (`jaxlb.stability.two_stage_critical_gain`).
 """
 
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from .. import _checks
 from ..model.delays import Erlang
 from ..model.routing import Logit
 from ..model.system import System
-from ..stability import domain
+from ..stability import domain, two_stage_critical_gain
 
 
 def one_stage_variance(system: System) -> Float[Array, ""]:
@@ -53,7 +53,7 @@ def closed_form(system: System, gain: Float[Array, ""]) -> tuple[Float[Array, ""
     if delay.stages == 1:
         part = (pull + stage) / (pull * (service + stage))
         return 2 * system.arrival_rate * part, jnp.ones((), bool)
-    critical = 2 * service**2 / stage + 4 * service + 2 * stage
+    critical = two_stage_critical_gain(system)
     left = critical - gain
     # On the boundary rounding must not decide.
     stable = left > 4 * jnp.finfo(left.dtype).eps * critical

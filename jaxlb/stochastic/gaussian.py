@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..model import dynamics
 from ..model.system import System
 from .frozen import Frozen
-from .leap import LeapInfo, LeapState
+from .leap import LeapInfo, LeapState, arrivals
 from .samplers import normal_quantile, root
 
 # A variance that is no more than rounding of the largest is none.
@@ -36,14 +35,8 @@ def step(
     normal = jax.lax.optimization_barrier(normal_quantile(uniforms))
     of_kept, of_arrivals = normal.reshape(2, *state.jobs.shape)
     kept = _kept(of_kept, state.jobs, frozen.stay)
-    inflow = scale * system.num_servers * system.arrival_rate
-    early, late = inflow * frozen.early[..., None], inflow * frozen.late[..., None]
-    before = dynamics.shares(system, state.jobs, scale)
-    predicted = kept + before[:, None] * (early + late)
-    after = dynamics.shares(system, predicted, scale)
-    mean = before[:, None] * early + after[:, None] * late
-    jobs = kept + mean + root(mean) * of_arrivals
-    return LeapState(jobs), LeapInfo(dynamics.are_shares(before) & dynamics.are_shares(after))
+    mean, valid = arrivals(system, scale, state.jobs, kept, frozen)
+    return LeapState(kept + mean + root(mean) * of_arrivals), LeapInfo(valid)
 
 
 def _kept(

@@ -8,19 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from ..model.system import System
 from . import coupled, exact, philox, score, step_choice
-from .paths import Given, Steps, leaps, ring_leaps
+from .paths import Given, Steps, lanes, leaps, ring_leaps
 from .simulation import MAX_MEAN_JOBS, chosen, initial_counts
 
 METHODS = "pathwise", "score", "coupled"
 
-# Paths at once, chains times replicas: on a CPU as many as its cache holds, else as many as keep
-# the device busy; and the fewest replicas that fill its registers.
-CPU_LANES, DEVICE_LANES, FEWEST = 512, 2**16, 8
+# The fewest replicas that fill the registers of a CPU.
+FEWEST = 8
 
 # Estimated error of the steps of Gaussian leaps.
 TOLERANCE = 0.01
@@ -135,24 +134,25 @@ def expectation_gradient(
     seen = jax.eval_shape(observable, jnp.zeros(shape, dtype))
     if getattr(seen, "shape", None) != ():
         raise ValueError(f"`observable` must return one number, got {seen}.")
-    given = (
+    possible = in_range & system.valid & _checks.is_not_negative(time)
+    given = Given(
         system,
-        observable,
         key,
-        time.astype(dtype),
+        jnp.zeros(1, jnp.int32),
+        time.astype(dtype)[None],
         scale.astype(dtype),
-        start,
-        in_range & system.valid,
+        start.astype(dtype),
+        possible,
     )
-    lanes = CPU_LANES if jax.default_backend() == "cpu" else DEVICE_LANES
     if method == "score":
-        return _score(*given, replicas, lanes)
+        return _score(given, observable, replicas, lanes())
     if method == "pathwise":
-        return _pathwise(*given, *_leaps(system, *given[2:], step_size), replicas, lanes)
+        choice = _choice(given, name, step_size)
+        return _pathwise(given, observable, choice.steps, choice.slots, replicas, lanes())
     if relative_step is None:
         relative_step = RELATIVE_STEP
-    relative_step = _checks.positive("relative_step", relative_step)
-    return _coupled(*given, replicas, lanes, relative_step.astype(dtype))
+    relative_step = _checks.positive("relative_step", relative_step).astype(dtype)
+    return _coupled(given, observable, relative_step, replicas, lanes())
 
 
 def _check_choices(method: str, step_size: Any, relative_step: Any) -> None:
@@ -166,47 +166,39 @@ def _check_choices(method: str, step_size: Any, relative_step: Any) -> None:
             raise ValueError(f'`{name}` must be left out with method "{method}", got {value!r}.')
 
 
-def _leaps(system, key, time, scale, start, in_range, step_size):
-    """The name of the Gaussian leap for the system, its steps, and the slots of its ring."""
-    name = chosen(system, "gaussian_leap")
-    none = jnp.zeros(1, jnp.int32)
-    given = Given(system, key, none, time[None], scale, start.astype(time.dtype), in_range)
+def _choice(given: Given, name: str, step_size: Any) -> step_choice.Choice:
+    """Steps of the Gaussian leap, and the slots of its ring if it has one."""
+    dtype = given.times.dtype
     if step_size is None:
-        choice = step_choice.within(given, name, jnp.asarray(TOLERANCE, time.dtype))
-    else:
-        step_size = _checks.positive("step_size", step_size, "s").astype(time.dtype)
-        choice = step_choice.with_steps(given, name, step_size)
-    return choice.steps, choice.slots
+        return step_choice.within(given, name, jnp.asarray(TOLERANCE, dtype))
+    step_size = _checks.positive("step_size", step_size, "s").astype(dtype)
+    return step_choice.with_steps(given, name, step_size)
 
 
 @eqx.filter_jit
 def _pathwise(
-    system: System,
+    given: Given,
     observable: Callable,
-    key: Key[Array, ""],
-    time,
-    scale,
-    start,
-    in_range,
     steps: Steps,
     slots: int | None,
     replicas: int,
     lanes: int,
 ) -> ExpectationGradient:
-    numbers, rest = eqx.partition(system, eqx.is_inexact_array)
+    numbers, rest = eqx.partition(given.system, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(numbers)
-    possible = in_range & steps.possible
 
     def sample(ids) -> Sample:
         def values(flat):
-            moved = eqx.combine(unravel(flat), rest)
-            given = Given(moved, key, ids, time[None], scale, start.astype(time.dtype), possible)
+            moved = given._replace(
+                system=eqx.combine(unravel(flat), rest),
+                replicas=ids,
+                possible=given.possible & steps.possible,
+            )
             if slots is None:
-                jobs, valid = leaps(given, steps, "gaussian_leap")
+                jobs, valid = leaps(moved, steps, "gaussian_leap")
             else:
-                jobs, valid = ring_leaps(given, steps, slots, "normal")
-            seen = jnp.moveaxis(jobs[:, 0], 0, -1)
-            value = _observed(observable, seen, time.dtype)
+                jobs, valid = ring_leaps(moved, steps, slots, "normal")
+            value = _observed(observable, jnp.moveaxis(jobs[:, 0], 0, -1), given)
             return value, (value, valid)
 
         # Forward, for the loop of steps has no other end than their number.
@@ -214,28 +206,20 @@ def _pathwise(
         return value, slopes.T, valid & (ids < replicas)
 
     values, slopes, valid = _in_chunks(sample, replicas, max(lanes // (1 + len(flat)), FEWEST))
-    return _result(system, *_mean(values, valid), *_mean(slopes, valid), valid.sum())
+    return _result(given.system, *_mean(values, valid), *_mean(slopes, valid), valid.sum())
 
 
 @eqx.filter_jit
-def _score(
-    system: System,
-    observable: Callable,
-    key: Key[Array, ""],
-    time,
-    scale,
-    start,
-    in_range,
-    replicas: int,
-    lanes: int,
-) -> ExpectationGradient:
+def _score(given: Given, observable: Callable, replicas: int, lanes: int) -> ExpectationGradient:
+    system = given.system
+
     def sample(ids) -> Sample:
-        jobs, time_left, valid = _begin(start, time, in_range, ids < replicas)
+        jobs, time_left, valid = _begin(given, ids, replicas)
         state = score.init(jobs, time_left, system)
-        step = partial(score.step, scale=scale, system=system)
-        state, valid = _run(step, state, valid, philox.stream(key, ids, 0))
+        step = partial(score.step, scale=given.scale, system=system)
+        state, valid = _run(step, state, valid, philox.stream(given.key, ids, 0))
         slopes = jax.vmap(lambda tree: ravel_pytree(tree)[0], -1, -1)(score.score(state, system))
-        return _observed(observable, state.jobs, time.dtype), slopes, valid
+        return _observed(observable, state.jobs, given), slopes, valid
 
     values, scores, valid = _in_chunks(sample, replicas, lanes)
     value, value_error = _mean(values, valid)
@@ -249,39 +233,30 @@ def _score(
 
 @eqx.filter_jit
 def _coupled(
-    system: System,
-    observable: Callable,
-    key: Key[Array, ""],
-    time,
-    scale,
-    start,
-    in_range,
-    replicas: int,
-    lanes: int,
-    relative_step,
+    given: Given, observable: Callable, relative_step, replicas: int, lanes: int
 ) -> ExpectationGradient:
-    systems, widths = coupled.perturbed(system, relative_step)
+    systems, widths = coupled.perturbed(given.system, relative_step)
     parameters = len(widths)
     chains = 1 + 2 * parameters
 
     def sample(ids) -> Sample:
-        jobs, time_left, valid = _begin(start, time, in_range, ids < replicas)
+        jobs, time_left, valid = _begin(given, ids, replicas)
         state = coupled.init(jobs, time_left, chains)
-        step = partial(coupled.step, scale=scale, systems=systems)
-        state, valid = _run(step, state, valid, philox.stream(key, ids, 0))
-        values = jax.vmap(lambda jobs: _observed(observable, jobs, time.dtype))(state.jobs)
+        step = partial(coupled.step, scale=given.scale, systems=systems)
+        state, valid = _run(step, state, valid, philox.stream(given.key, ids, 0))
+        values = jax.vmap(lambda jobs: _observed(observable, jobs, given))(state.jobs)
         raised, lowered = values[1 : 1 + parameters], values[1 + parameters :]
         return values[0], (raised - lowered) / widths[:, None], valid
 
     values, slopes, valid = _in_chunks(sample, replicas, max(lanes // chains, FEWEST))
-    return _result(system, *_mean(values, valid), *_mean(slopes, valid), valid.sum())
+    return _result(given.system, *_mean(values, valid), *_mean(slopes, valid), valid.sum())
 
 
-def _begin(start, time, in_range, wanted):
-    """Jobs, time left and validity of replicas; those not wanted have no time to move in."""
-    jobs = jnp.broadcast_to(start.astype(jnp.int32)[..., None], (*start.shape, len(wanted)))
-    valid = jnp.broadcast_to(in_range & _checks.is_not_negative(time), wanted.shape)
-    return jobs, jnp.where(valid & wanted, time, 0.0), valid
+def _begin(given: Given, ids, replicas: int):
+    """Jobs, time left and validity; replicas beyond those wanted have no time to move in."""
+    given = given._replace(replicas=ids)
+    time_left = jnp.where(given.valid & (ids < replicas), given.times[0], 0.0)
+    return given.jobs.astype(jnp.int32), time_left, given.valid
 
 
 def _run(step, state, valid, stream):
@@ -301,7 +276,8 @@ def _run(step, state, valid, stream):
     return state, valid
 
 
-def _observed(observable: Callable, jobs, dtype) -> Float[Array, " replicas"]:
+def _observed(observable: Callable, jobs, given: Given) -> Float[Array, " replicas"]:
+    dtype = given.times.dtype
     return jax.vmap(lambda jobs: jnp.asarray(observable(jobs), dtype), -1)(jobs.astype(dtype))
 
 

@@ -56,14 +56,29 @@ def step(
     servers, compartments, replicas = state.jobs.shape
     uniforms = jax.lax.optimization_barrier(uniforms.reshape(servers, -1, replicas))
     kept = _kept(uniforms[:, :-compartments], state.jobs, system, frozen)
-    inflow = scale * servers * system.arrival_rate
+    mean, valid = arrivals(system, scale, state.jobs, kept, frozen)
+    return LeapState(kept + poisson(uniforms[:, -compartments:], mean)), LeapInfo(valid)
+
+
+def arrivals(
+    system: System,
+    scale: Float[Array, ""],
+    jobs: Float[Array, "servers compartments replicas"],
+    kept: Float[Array, "servers compartments replicas"],
+    frozen: Frozen,
+) -> tuple[Float[Array, "servers compartments replicas"], Bool[Array, " replicas"]]:
+    """Means of the jobs that arrive in the step and are in each compartment at its end, and
+    whether the shares were probabilities.
+
+    `jobs`: at the start of the step. `kept`: those of them that are there at its end, and where.
+    """
+    inflow = scale * system.num_servers * system.arrival_rate
     early, late = inflow * frozen.early[..., None], inflow * frozen.late[..., None]
-    before = dynamics.shares(system, state.jobs, scale)
+    before = dynamics.shares(system, jobs, scale)
     predicted = kept + before[:, None] * (early + late)
     after = dynamics.shares(system, predicted, scale)
     mean = before[:, None] * early + after[:, None] * late
-    jobs = kept + poisson(uniforms[:, -compartments:], mean)
-    return LeapState(jobs), LeapInfo(dynamics.are_shares(before) & dynamics.are_shares(after))
+    return mean, dynamics.are_shares(before) & dynamics.are_shares(after)
 
 
 def _kept(uniforms, jobs, system: System, frozen: Frozen):

@@ -19,6 +19,14 @@ from .frozen import frozen
 from .residence import residence
 from .samplers import COUNTS, MEANS, NORMAL
 
+# Paths at once: on a CPU as many as its cache holds, else as many as keep the device busy.
+CPU_LANES, DEVICE_LANES = 2**9, 2**16
+
+
+def lanes() -> int:
+    """How many paths are fast at once, on the device there is."""
+    return CPU_LANES if jax.default_backend() == "cpu" else DEVICE_LANES
+
 
 class Given(NamedTuple):
     """What every method needs.
@@ -73,7 +81,7 @@ LEAPS = {
     ),
 }
 
-DRAWS = {"counts": COUNTS, "normal": NORMAL, "means": MEANS}
+KINDS = {"counts": COUNTS, "normal": NORMAL, "means": MEANS}
 
 
 @eqx.filter_jit
@@ -140,7 +148,7 @@ def leaps(given: Given, steps: Steps, method: str) -> Any:
 def ring_leaps(given: Given, steps: Steps, slots: int, kind: str) -> Any:
     """Paths by leaps of any delay law; the steps of all intervals are equally long."""
     laws = residence(given.system, steps.lengths[0], slots)
-    draws = DRAWS[kind]
+    draws = KINDS[kind]
 
     def to_next_record(carry, interval):
         number, count = interval

@@ -5,8 +5,8 @@ independent Poisson numbers, by thinning of Poisson arrivals. So a step keeps on
 those to come, in a ring of as many slots as the longest delay has steps, and draws counts for one
 slot: a cost that does not depend on the number of phases. Jobs in transit are never counted.
 
-Within the step the shares change linearly, as in `jaxlb.stochastic.leap`, which has the same law
-but for the rounding of the delay to steps inside this one.
+Within the step the shares change linearly: for a delay with phases the law is that of
+`jaxlb.stochastic.leap`.
 """
 
 from typing import NamedTuple

@@ -26,11 +26,15 @@ CLASSICAL = "poisson_leap", "binomial_leap", "langevin"
 METHODS = *EXACT, "leap", "phase_leap", "ring_leap", "gaussian_leap", *CLASSICAL
 # What does not count jobs in each phase.
 WITHOUT_PHASES = "marks", *RINGS
-# Up to so many phases the method that follows each of them is the faster one.
-MOST_DIRECT_PHASES, MOST_LEAP_PHASES = 2, 6
+# What leaves the form open: up to so many phases the first is faster, which follows each of them.
+FORMS = {
+    "exact": (2, "direct", "marks"),
+    "leap": (6, "phase_leap", "ring_leap"),
+    "gaussian_leap": (6, "gaussian_leap", "gaussian_ring_leap"),
+}
 LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
-# Numbers in the paths of one chunk, and most replicas in it.
-CHUNK_NUMBERS, CHUNK_REPLICAS = 2**24, {"cpu": 2**9}
+# Most numbers in the paths of one chunk.
+CHUNK_NUMBERS = 2**24
 
 
 def simulate(
@@ -156,17 +160,15 @@ def chosen(system: System, method: str, known: bool = True) -> str:
     """The method by its own name; marks need numbers that are `known`, not traced."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-    few = MOST_DIRECT_PHASES if method == "exact" else MOST_LEAP_PHASES
     in_phases = isinstance(system.delay, AbstractPhaseDelay)
     by_queue = isinstance(system.routing, Logit | QueueRule)
-    follow = in_phases and (system.num_phases <= few or not by_queue)
     asked = method
-    if method == "exact":
-        follow = follow or (in_phases and not (system.are_alike and known))
-        method = "direct" if follow else "marks"
-    elif method in ("leap", "gaussian_leap"):
-        ring = "ring_leap" if method == "leap" else "gaussian_ring_leap"
-        method = ("phase_leap" if method == "leap" else method) if follow else ring
+    if method in FORMS:
+        most, following, other = FORMS[method]
+        follow = system.num_phases <= most or not by_queue
+        if method == "exact":
+            follow = follow or not (system.are_alike and known)
+        method = following if in_phases and follow else other
     if method in WITHOUT_PHASES and not by_queue:
         raise ValueError(
             f'`routing` must look at the queues alone for method "{asked}", such as Logit or a '
@@ -225,11 +227,10 @@ def initial_counts(
             f"such that the mean number of jobs stays below {most:.0f}",
             "jobs",
         )
+    whole = jnp.all((start >= 0) & (start == jnp.round(start)))
     if name in RINGS:
         none = "without jobs in transit for a ring of steps"
         _checks.require("initial", start, lambda v: v[:, :-1] == 0, none, "jobs")
-    whole = jnp.all((start >= 0) & (start == jnp.round(start)))
-    if name in RINGS:
         whole = whole & jnp.all(start[:, :-1] == 0)
     in_range = whole & (start.sum() <= most) & (offered <= most)
     return jnp.where(in_range, start, 0), in_range
@@ -303,9 +304,8 @@ def _chunk_size(given: Given, wanted: int | None) -> int:
     """Replicas at a time."""
     if wanted is not None:
         return _checks.integer("chunk_size", wanted, 1)
-    most = CHUNK_REPLICAS.get(jax.default_backend(), 2**16)
     fitting = CHUNK_NUMBERS // (len(given.times) * given.start.size)
-    return max(min(most, fitting), 16)
+    return max(min(paths.lanes(), fitting), 16)
 
 
 def _chunks(run: Any, numbers: np.ndarray, size: int, progress: bool) -> Iterator[tuple[Any, Any]]:

@@ -21,6 +21,7 @@ from .. import _checks
 from ..model import dynamics
 from ..model.system import System
 from .frozen import frozen
+from .leap import arrivals
 from .paths import Given, Steps, ring_leaps
 from .residence import MOST_PHASES, num_slots
 
@@ -29,6 +30,8 @@ RINGS = "ring_leap", "gaussian_ring_leap"
 ESTIMATED = "phase_leap", "gaussian_leap", *RINGS
 OF_VARIANCE = 0.01
 MOST_TRIALS, MOST_STEPS = 30, 10**6
+# Of the shortest interval, to fit all.
+MOST_PARTS = 10_000
 
 
 class Choice(NamedTuple):
@@ -37,9 +40,6 @@ class Choice(NamedTuple):
     steps: Steps
     slots: int | None
     error: Float[Array, ""] | None
-
-
-MOST_PARTS = 10_000
 
 
 def equal_steps(times: Float[Array, " times"], step_size: Float[Array, ""]) -> Steps:
@@ -148,26 +148,22 @@ def _error(system: System, jobs, finer, step_size) -> Float[Array, ""]:
 @eqx.filter_jit
 def _fluid_leaps(given: Given, steps: Steps) -> Float[Array, "times servers compartments"]:
     """The means of the trapezoidal exact leap, without chance; on one replica."""
-    system, shape = given.system, given.start.shape
-    inflow = given.scale * system.num_servers * system.arrival_rate
+    system, shape = given.system, given.jobs.shape
 
     def to_next_record(jobs, interval):
         count, length = interval
         laws = frozen(system, length)
         # One product for all servers.
         stay = jax.scipy.linalg.block_diag(*laws.stay).T
-        early, late = inflow * laws.early, inflow * laws.late
 
         def one_step(_, jobs):
             kept = (stay @ jobs.ravel()).reshape(shape)
-            before = dynamics.shares(system, jobs)[:, None]
-            after = dynamics.shares(system, kept + before * (early + late))[:, None]
-            return kept + before * early + after * late
+            return kept + arrivals(system, given.scale, jobs, kept, laws)[0]
 
         jobs = jax.lax.fori_loop(0, count, one_step, jobs)
-        return jobs, jobs
+        return jobs, jobs[..., 0]
 
-    return jax.lax.scan(to_next_record, given.start, (steps.counts, steps.lengths))[1]
+    return jax.lax.scan(to_next_record, given.jobs, (steps.counts, steps.lengths))[1]
 
 
 def _gain(system: System, jobs: Float[Array, "servers compartments"]) -> Float[Array, ""]:

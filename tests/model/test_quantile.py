@@ -27,8 +27,7 @@ def exponential(u, mean=0.7):
 def lognormal_transform(r):
     r = complex(r)
     with mp.workdps(20):
-        density = lambda z: mp.npdf(z) * mp.exp(-r * mp.exp(z / 2))  # noqa: E731
-        return mp.quad(density, mp.linspace(-9, 9, 40))
+        return mp.quad(lambda z: mp.npdf(z) * mp.exp(-r * mp.exp(z / 2)), mp.linspace(-9, 9, 40))
 
 
 LAWS = {

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -159,14 +158,6 @@ def test_single_precision_draws_no_event_of_rate_zero():
         )
         assert ensemble.jobs.min() >= 0
         assert ensemble.valid.all()
-
-
-@pytest.fixture
-def without_type_checks():
-    """A user has no type checker at run time: wrong types must meet the package's own checks."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def one_share(queue):

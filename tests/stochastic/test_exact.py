@@ -1,6 +1,5 @@
 """The law of exact paths, against simulations and laws that share no code with the package."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,6 +9,7 @@ from scipy import stats
 
 import jaxlb as lb
 from tests import oracles
+from tests.rules import Perceptron
 
 HYPEREXPONENTIAL = (np.array([0.3, 0.7]), np.diag([-0.6, -3.0]))
 # A job may go back from the second phase to the first, and may leave from either.
@@ -218,18 +218,6 @@ def test_without_feedback_counts_of_an_empty_start_are_independent_poisson():
     z_covariance = (excess.T @ excess / len(jobs) - np.diag(mean)) / np.sqrt(variance / len(jobs))
     assert np.abs(z_mean).max() < 5
     assert np.abs(z_covariance).max() < 5
-
-
-class Perceptron(eqx.Module):
-    """A rule of a user's own, that knows nothing of this package."""
-
-    network: eqx.nn.MLP
-
-    def __init__(self, servers):
-        self.network = eqx.nn.MLP(servers, servers, width_size=8, depth=1, key=jr.key(0))
-
-    def __call__(self, queue):
-        return jax.nn.softmax(self.network(queue))
 
 
 @pytest.mark.parametrize(

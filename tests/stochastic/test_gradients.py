@@ -10,14 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import jaxlb as lb
-from jaxlb.stochastic import coupled, gradients
+from jaxlb.stochastic import coupled, paths
 from tests import oracles
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -283,16 +282,16 @@ def test_replicas_do_not_depend_on_how_many_are_done_at_once(method, monkeypatch
     """To the last bit, where the last part is not full too."""
     results = []
     for lanes in (90, 10_000):
-        monkeypatch.setattr(gradients, "CPU_LANES", lanes)
-        monkeypatch.setattr(gradients, "DEVICE_LANES", lanes)
+        monkeypatch.setattr(paths, "CPU_LANES", lanes)
+        monkeypatch.setattr(paths, "DEVICE_LANES", lanes)
         results.append(flat(gradient(SMALL, method, replicas=301)))
     np.testing.assert_array_equal(*results)
 
 
 def test_paths_are_those_of_simulate():
     result = gradient(SMALL, "score", seed=8)
-    paths = lb.stochastic.simulate(SMALL, jr.key(8), jnp.array([2.0]), 1, REPLICAS["score"])
-    values = np.asarray(jax.vmap(squared_imbalance)(paths.jobs[:, 0]))
+    found = lb.stochastic.simulate(SMALL, jr.key(8), jnp.array([2.0]), 1, REPLICAS["score"])
+    values = np.asarray(jax.vmap(squared_imbalance)(found.jobs[:, 0]))
     np.testing.assert_allclose(result.value, values.mean(), rtol=1e-14)
     np.testing.assert_allclose(result.value_error, stats.sem(values), rtol=1e-12)
 
@@ -356,14 +355,6 @@ def test_single_precision_stays_so_and_agrees(method):
     other = flat((double.value, double.estimate))
     error = flat((double.value_error, double.standard_error))
     assert np.all(np.abs(one - other) < 4 * np.sqrt(2) * error)
-
-
-@pytest.fixture
-def without_type_checks():
-    """A user has no type checker at run time: wrong types must meet the package's own checks."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def two_numbers(jobs):

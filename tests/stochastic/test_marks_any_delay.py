@@ -2,10 +2,8 @@
 
 import heapq
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 from scipy import stats
@@ -13,6 +11,7 @@ from scipy import stats
 import jaxlb as lb
 from jaxlb.stochastic import marks
 from tests import oracles
+from tests.rules import Perceptron
 from tests.stochastic.by_marks import first_server, imbalance, paths
 
 
@@ -116,18 +115,6 @@ def test_fifty_stages_agree_with_an_independent_simulation():
     # The relative variance of a variance of n normal numbers is 2 / n.
     z = (sample.var(axis=0, ddof=1) / variance - 1) / np.sqrt(2 / 600 + 2 / 4000)
     assert np.abs(z).max() < 5
-
-
-class Perceptron(eqx.Module):
-    """A rule of a user's own, that knows nothing of this package."""
-
-    network: eqx.nn.MLP
-
-    def __init__(self, servers):
-        self.network = eqx.nn.MLP(servers, servers, width_size=8, depth=1, key=jr.key(0))
-
-    def __call__(self, queue):
-        return jax.nn.softmax(self.network(queue))
 
 
 def test_jobs_in_service_are_stationary_poisson_in_total_whatever_the_rule():

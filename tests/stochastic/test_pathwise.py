@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxlb as lb
-from jaxlb.stochastic import gradients
+from jaxlb.stochastic import paths
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -52,8 +52,7 @@ def test_standard_errors_are_the_spread_over_keys():
 
 def test_replicas_do_not_depend_on_how_many_are_done_at_once(monkeypatch):
     one = gradient(replicas=300)
-    monkeypatch.setattr(gradients, "CPU_LANES", 128)
-    jax.clear_caches()
+    monkeypatch.setattr(paths, "CPU_LANES", 128)
     np.testing.assert_allclose(
         leaves(gradient(replicas=300).estimate), leaves(one.estimate), rtol=1e-12
     )

@@ -13,20 +13,13 @@ import numpy as np
 import pytest
 
 import jaxlb as lb
+from jaxlb.stochastic.ensemble import PARTS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SYSTEM = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
 TIMES = np.linspace(0.0, 3.0, 7)
-STATISTICS = (
-    "mean",
-    "variance",
-    "covariance",
-    "quantiles",
-    "time_average",
-    "histogram",
-    "autocorrelation",
-)
+STATISTICS = tuple(part for part in PARTS if part not in ("jobs", "final"))
 METHODS = {
     "direct": {},
     "marks": {},

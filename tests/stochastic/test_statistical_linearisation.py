@@ -31,7 +31,10 @@ variance = eqx.filter_jit(imbalance_variance)
 
 def sech_squared(spread):
     """E[sech^2(spread Z)], by adaptive quadrature."""
-    integrand = lambda u: np.exp(-((u / spread) ** 2) / 2) / np.cosh(u) ** 2  # noqa: E731
+
+    def integrand(u):
+        return np.exp(-((u / spread) ** 2) / 2) / np.cosh(u) ** 2
+
     whole = integrate.quad(integrand, 0, 30, epsabs=1e-15, epsrel=1e-12, limit=400)[0]
     return 2 * whole / spread / np.sqrt(2 * np.pi)
 

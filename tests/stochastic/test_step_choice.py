@@ -36,15 +36,27 @@ def test_a_tolerance_is_met_and_not_wasted(system, tolerance):
     assert step > 0.99 or leaps(system, times, step_size=2 * step).step_error > tolerance
 
 
-def test_the_error_of_the_mean_is_that_of_much_shorter_steps():
-    """Large systems follow the fluid limit, so long before oscillations part them."""
-    times = np.linspace(0, 3, 4)
-    fluid = lb.fluid.solve(PAPER, jnp.array(times), initial=jnp.array([0.0, 1.0])).queue
-    found = leaps(PAPER, times, step_size=0.25, method="gaussian_leap", scale=1e6, replicas=1)
+def test_the_error_of_the_mean_is_that_from_the_fluid_limit():
+    """Steps of 1/2 at lambda theta of 1.5, far from balance, scale 10^6 without noise to speak of.
+
+    Doubling leaves terms of the next order, a fifth of the error, and the variance's estimate is
+    smaller here: 0.01 * 0.75^2.
+    """
+    system = lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(0.1))
+    times, start = np.linspace(1, 4, 4), jnp.array([0.0, 60.0])
+    fluid = lb.fluid.solve(system, jnp.array(times), initial=start).queue
+    found = leaps(
+        system,
+        times,
+        step_size=0.5,
+        method="gaussian_leap",
+        scale=1e6,
+        replicas=1,
+        initial=1e6 * start,
+    )
     error = np.abs(found.queue[0] / 1e6 - fluid).max() / 15
-    # The variance, not the mean, has the larger estimate: 0.01 * (15 / 4)^2.
-    np.testing.assert_allclose(found.step_error, 0.01 * 3.75**2, rtol=1e-6)
-    assert error < 0.05
+    assert found.step_error > 0.01 * 0.75**2
+    np.testing.assert_allclose(found.step_error, error, rtol=0.2)
 
 
 @pytest.mark.parametrize("step", [0.5, 0.25])
