@@ -60,8 +60,8 @@ def command(**given: Any) -> None:
     it is the paper's Figure 3, as an ensemble.
 
     \b
-    Writes for each time: - mean and variance of the jobs at each server, in service and in each
-                            delay phase, and of the imbalance Q_1 - Q_2;
+    Writes for each time: - mean and variance of the jobs at each server, in service and, as far as
+                            the method counts them, in transit, and of the imbalance Q_1 - Q_2;
                           - their 5, 25, 50, 75 and 95 % quantiles.
 
     --method exact has the law of the jump process. leap is many times faster for large systems: it
