@@ -65,8 +65,8 @@ def stationary_covariance(system: System, jobs: Any = None) -> StationaryCovaria
     **Accuracy:** that of `jaxlb.stochastic.lyapunov`.
 
     **Cost:** one Lyapunov equation, of size phases + 1 without `jobs` and with a logit rule, else
-    of size servers (phases + 1). By the first on one core 0.05 ms with 2 and 10 stages, 0.6 ms with
-    50, twice that with a gradient (`experiments/stationary_variance.py`).
+    of size servers (phases + 1). By the first on one core 0.03 ms with 2 stages, 0.06 with 10, 0.5
+    with 50, up to twice that with a gradient (`experiments/stationary_variance.py`).
     """
     _checks.kind("system", system, System)
     delay = system.phase_delay("the linear noise")

@@ -84,7 +84,7 @@ def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
     float32. Two fixed points between two of the 64 gains looked at are missed.
 
     **Cost:** 64 Lyapunov equations, and a dozen for each of five places: on one core, below the
-    Hopf point, 3 ms with 10 stages, 0.08 s with 50; 0.2 ms with one and two by their closed forms
+    Hopf point, 2 ms with 10 stages, 0.04 s with 50; 0.1 ms with one and two by their closed forms
     (`experiments/stationary_variance.py`). The gradient comes at a fraction of that.
 
     **Source:** Booton (1954), IRE Trans. Circuit Theory 1(1), 9-18, for the method.
