@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .delays import AbstractDelay, AbstractPhaseDelay
-from .routing import AbstractRouting, WeightedLogit, as_routing
+from .routing import AbstractRouting, Logit, QueueRule, WeightedLogit, as_routing
 
 
 class System(eqx.Module):
@@ -122,6 +122,11 @@ class System(eqx.Module):
     def num_phases(self) -> int:
         """Delay phases; none if the delay is not made of phases."""
         return self.delay.num_phases if isinstance(self.delay, AbstractPhaseDelay) else 0
+
+    @property
+    def looks_at_queues_alone(self) -> bool:
+        """Whether the rule is known not to look at jobs in transit."""
+        return isinstance(self.routing, Logit | QueueRule)
 
     def phase_delay(self, wanted_by: str) -> AbstractPhaseDelay:
         """The delay, if it has phases; else `ValueError` naming what wanted them."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..model.system import System
 from .frozen import Frozen
-from .leap import LeapInfo, LeapState, arrivals
+from .leap import LeapInfo, LeapState, arrivals, seen_by_rule
 from .samplers import normal_quantile, root
 
 # A variance that is no more than rounding of the largest is none.
@@ -35,8 +35,17 @@ def step(
     normal = jax.lax.optimization_barrier(normal_quantile(uniforms))
     of_kept, of_arrivals = normal.reshape(2, *state.jobs.shape)
     kept = _kept(of_kept, state.jobs, frozen.stay)
-    mean, valid = arrivals(system, scale, state.jobs, kept, frozen)
-    return LeapState(kept + mean + root(mean) * of_arrivals), LeapInfo(valid)
+    normal = of_arrivals[:, seen_by_rule(system)]
+
+    def early_of(early, late):
+        # What is expected of them given all arrivals of the step: their part of the noise.
+        spread = root(early + late)
+        some = spread > 0
+        return early + early * jnp.where(some, normal, 0.0) / jnp.where(some, spread, 1.0)
+
+    new = arrivals(system, scale, state.jobs, kept, frozen, early_of)
+    mean = new.early + new.late
+    return LeapState(kept + mean + root(mean) * of_arrivals), LeapInfo(new.valid)
 
 
 def _kept(

@@ -54,16 +54,15 @@ def step(
     slots = len(state.ahead)
     slot = state.number % slots
     waiting = jax.lax.dynamic_index_in_dim(state.ahead, slot, keepdims=False)
-    kept = draws.binomial(kept_by, state.queue, laws.stay[:, None])
-    # Else they are drawn again for each of their uses.
-    kept, begun = jax.lax.optimization_barrier((kept, draws.poisson(begun_by, waiting)))
-    present = kept + begun
     inflow = scale * system.num_servers * system.arrival_rate
     early, late = inflow * laws.early[..., None], inflow * laws.late[..., None]
     before = _shares(system, state.queue, scale)
-    after = _shares(system, present + before * (early[0] + late[0]), scale)
-    mean = before * early[0] + after * late[0]
-    new = draws.poisson(new_by, mean)
+    kept = draws.binomial(kept_by, state.queue, laws.stay[:, None])
+    begun = draws.poisson(begun_by, waiting + before * early[0])
+    # Else they are drawn again for each of their uses.
+    present = sum(jax.lax.optimization_barrier((kept, begun)))
+    after = _shares(system, present + before * late[0], scale)
+    new = draws.poisson(new_by, after * late[0])
     place = (jnp.arange(slots) - slot) % slots
     others = (place != 0)[:, None, None]
     ahead = jnp.where(others, state.ahead + early[place] * before + late[place] * after, 0.0)

@@ -34,14 +34,14 @@ def poisson(uniform: Float[Array, "..."], mean: Float[Array, "..."]) -> Float[Ar
     """Poisson counts, whole numbers as floats; mean >= 0, 0 < uniform < 1, element by element."""
     few = jnp.minimum(mean, SEARCHED)
     chance = jnp.exp(-few)
-    below, count = chance, jnp.zeros_like(mean)
+    below, count = chance, _no_count(mean)
     for k in range(1, MOST + 1):
         count = count + (uniform > below)
         chance = chance * few * (1 / k)
         below = below + chance
     many = jnp.maximum(mean, SEARCHED)
     large = _rounded(uniform, many, many, many, many, many)
-    return jnp.where(mean > SEARCHED, jnp.maximum(large, 0.0), count)
+    return jnp.where(mean > SEARCHED, jnp.maximum(large, 0.0), count.astype(mean.dtype))
 
 
 def binomial(
@@ -61,7 +61,7 @@ def binomial(
     odds = p / (1 - p)
     ahead = (n + 1) * odds
     mass = jnp.exp(n * log1p(-p))
-    below, small = mass, jnp.zeros_like(mean)
+    below, small = mass, _no_count(mean)
     for k in range(1, MOST + 1):
         small = small + (uniform > below)
         # Beyond n it is nothing but rounding.
@@ -78,8 +78,13 @@ def binomial(
         spread * (1 - 6 * pq),
         spread * (q - p) * (1 - 12 * pq),
     )
-    count = jnp.clip(jnp.where(few, small, large), 0.0, trials)
+    count = jnp.clip(jnp.where(few, small.astype(mean.dtype), large), 0.0, trials)
     return jnp.where(often, trials - count, count)
+
+
+def _no_count(mean):
+    # Integers as wide as the floats: a comparison is added to them in one instruction.
+    return jnp.zeros(mean.shape, f"int{8 * mean.dtype.itemsize}")
 
 
 def _rounded(uniform, mean, second, third, fourth, fifth):

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
-from ..model.routing import Logit, QueueRule
 from ..model.system import System
 from . import marks, paths, step_choice
 from .ensemble import PARTS, Collector, Ensemble
@@ -161,15 +160,14 @@ def chosen(system: System, method: str, known: bool = True) -> str:
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
     in_phases = isinstance(system.delay, AbstractPhaseDelay)
-    by_queue = isinstance(system.routing, Logit | QueueRule)
     asked = method
     if method in FORMS:
         most, following, other = FORMS[method]
-        follow = system.num_phases <= most or not by_queue
+        follow = system.num_phases <= most or not system.looks_at_queues_alone
         if method == "exact":
             follow = follow or not (system.are_alike and known)
         method = following if in_phases and follow else other
-    if method in WITHOUT_PHASES and not by_queue:
+    if method in WITHOUT_PHASES and not system.looks_at_queues_alone:
         raise ValueError(
             f'`routing` must look at the queues alone for method "{asked}", such as Logit or a '
             f"function of one argument, got {type(system.routing).__name__}."

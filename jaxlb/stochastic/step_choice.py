@@ -158,7 +158,8 @@ def _fluid_leaps(given: Given, steps: Steps) -> Float[Array, "times servers comp
 
         def one_step(_, jobs):
             kept = (stay @ jobs.ravel()).reshape(shape)
-            return kept + arrivals(system, given.scale, jobs, kept, laws)[0]
+            new = arrivals(system, given.scale, jobs, kept, laws)
+            return kept + new.early + new.late
 
         jobs = jax.lax.fori_loop(0, count, one_step, jobs)
         return jobs, jobs[..., 0]
