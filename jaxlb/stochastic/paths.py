@@ -19,6 +19,9 @@ from .frozen import frozen
 from .residence import residence
 from .samplers import COUNTS, MEANS, NORMAL
 
+# States kept of a loop that is differentiated in reverse; those between are made again.
+CHECKPOINTS = 32
+
 # Paths at once: on a CPU as many as its cache holds, else as many as keep the device busy.
 CPU_LANES, DEVICE_LANES = 2**9, 2**16
 
@@ -32,8 +35,8 @@ class Given(NamedTuple):
     """What every method needs.
 
     - `replicas`: their numbers, of which each path's random words depend.
-    - `start`: jobs at time zero, as floats. `possible`: whether all numbers are in range; without
-      that, paths stay at the start.
+    - `start`: jobs at time zero, as floats. `possible`: whether all numbers are in range, for all
+      replicas or for each; without that, paths stay at the start.
     """
 
     system: System
@@ -42,7 +45,7 @@ class Given(NamedTuple):
     times: Float[Array, " times"]
     scale: Float[Array, ""]
     start: Float[Array, "servers compartments"]
-    possible: Bool[Array, ""]
+    possible: Bool[Array, "*replicas"]
 
     @property
     def jobs(self) -> Float[Array, "servers compartments replicas"]:
@@ -117,8 +120,8 @@ def direct(given: Given) -> Any:
 
 
 @eqx.filter_jit
-def leaps(given: Given, steps: Steps, method: str) -> Any:
-    """Paths by one of `LEAPS`."""
+def leaps(given: Given, steps: Steps, method: str, reversible: bool = False) -> Any:
+    """Paths by one of `LEAPS`; differentiable forward, or if `reversible` in reverse."""
     num_draws, laws_of, step = LEAPS[method]
     draws = num_draws(given.system)
 
@@ -135,7 +138,7 @@ def leaps(given: Given, steps: Steps, method: str) -> Any:
             valid = valid & info.valid
             return leap.init(jnp.where(valid, after.jobs, state.jobs)), valid
 
-        state, valid = jax.lax.fori_loop(0, count, one_step, carry)
+        state, valid = _repeat(count, one_step, carry, reversible)
         return (state, valid), state.jobs
 
     intervals = jnp.arange(len(steps.counts)), steps.counts, steps.lengths
@@ -145,7 +148,7 @@ def leaps(given: Given, steps: Steps, method: str) -> Any:
 
 
 @eqx.filter_jit
-def ring_leaps(given: Given, steps: Steps, slots: int, kind: str) -> Any:
+def ring_leaps(given: Given, steps: Steps, slots: int, kind: str, reversible: bool = False) -> Any:
     """Paths by leaps of any delay law; the steps of all intervals are equally long."""
     laws = residence(given.system, steps.lengths[0], slots)
     draws = KINDS[kind]
@@ -161,10 +164,29 @@ def ring_leaps(given: Given, steps: Steps, slots: int, kind: str) -> Any:
             valid = valid & info.valid
             return after._replace(queue=jnp.where(valid, after.queue, state.queue)), valid
 
-        state, valid = jax.lax.fori_loop(0, count, one_step, carry)
+        state, valid = _repeat(count, one_step, carry, reversible)
         return (state, valid), state.queue
 
     carry = ring.init(given.jobs[:, -1], slots), given.valid
     intervals = jnp.arange(len(steps.counts)), steps.counts
     (_, valid), queue = jax.lax.scan(to_next_record, carry, intervals)
     return jnp.moveaxis(queue, -1, 0)[..., None], valid
+
+
+def _repeat(count: Int[Array, ""], step: Callable[..., Any], start: Any, reversible: bool) -> Any:
+    """`step(k, state)` for each k below `count`; differentiable either forward or in reverse."""
+    if not reversible:
+        return jax.lax.fori_loop(0, count, step, start)
+
+    def next_one(carry):
+        k, state = carry
+        return k + 1, step(k, state)
+
+    # Equinox has no loop in its public part; this one is what Diffrax is built on.
+    return eqx.internal.while_loop(
+        lambda carry: carry[0] < count,
+        next_one,
+        (jnp.zeros_like(count), start),
+        kind="checkpointed",
+        checkpoints=CHECKPOINTS,
+    )[1]

@@ -107,8 +107,9 @@ def simulate(
     event whose rate is below 1e-7 of the total is drawn with a coarse probability, and waits are
     coarse if there are more than a million events between two records. "leap" is exact for
     sensitivity zero, and else of second order in the step h as long as lambda * theta * h is not
-    above one: variances of the imbalance in small systems are within 1 % up to 0.6, and 6 % off at
-    2.5 (`tests/stochastic/test_leap.py`). Draws have the right law to 1e-4 in total variation,
+    much above one: in four small systems the variance of the imbalance is within 0.9 % where that
+    is 0.3 to 0.75, within 1.3 % at 1 to 1.5, but for 5 % in one fast transient, and 1.5 to 11 % off
+    at 2.5 and 3 (`experiments/leaping.py`). Draws have the right law to 1e-4 in total variation,
     those of a mean up to 12 to 1e-13 (`tests/stochastic/test_samplers.py`).
 
     **Cost:** see `experiments/benchmarks/stochastic.py`. An event of the direct method costs
