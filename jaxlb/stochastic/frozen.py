@@ -21,8 +21,9 @@ from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
 from ..model.system import System
 
-# Terms of the series of the exponential, and most halvings of its argument.
-TERMS, MOST_HALVINGS = 18, 24
+# Terms of the series of the exponential, and most halvings of its argument, each of which doubles
+# the rounding, up to 4e-9; they are enough for this rate times step.
+TERMS, MOST_HALVINGS, FASTEST = 18, 24, 2.0**21
 
 
 class Frozen(NamedTuple):
@@ -59,6 +60,15 @@ def frozen(system: System, step_size: Float[Array, ""]) -> Frozen:
         return stay, conditional.T, early, late
 
     return Frozen(*jax.vmap(of_server)(system.service_rates))
+
+
+def longest_step(system: System) -> Float[Array, ""]:
+    """The longest step for which `frozen` is right, s."""
+    fastest = jnp.max(system.service_rates)
+    if system.num_phases:
+        delay: Any = system.delay
+        fastest = jnp.maximum(fastest, jnp.max(-jnp.diag(delay.generator)))
+    return FASTEST / fastest
 
 
 def destinations(delay: AbstractPhaseDelay) -> list[list[int]]:

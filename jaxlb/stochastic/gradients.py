@@ -91,26 +91,26 @@ def expectation_gradient(
     **Accuracy:** of E[(Q1 - Q2)^2] / eta^2 at time 2, in theta, lambda, mu and D, for four systems
     of known derivatives: at 10^6 replicas, with errors of 0.5 to 10 %, all 16 from "score" are
     within 1.5 standard errors, and from "coupled" within 2.3. The bias of "coupled" is up to 0.5 %
-    there, and 2 % for a step of 0.1. That of "pathwise", with steps of 1/8, is 1.3, 0.1, 0.6 and
-    1.1 % for lambda 2, D 1, theta 1, L 1 and scale 4, from (0, 4); 9, 0.7, 0.6 and 1.1 % for lambda
-    5 and scale 1, where jobs are few; and up to a third in the two systems of fewest jobs
-    (`experiments/expectation_gradients.py`). Standard errors are those of a mean of independent
-    paths.
+    there, and 2 % for a step of 0.1. That of "pathwise", with steps of 1/8, is 2, 0.3, 0.2 and
+    0.3 % for lambda 2, D 1, theta 1, L 1 and scale 4, from (0, 4); 11, 1.2, 1.1 and 1.3 % for
+    lambda 5 and scale 1, where jobs are few; and up to 6 % in the two systems of fewest jobs, but
+    44 % of the one slope that is nearly zero (`experiments/expectation_gradients.py`). Standard
+    errors are those of a mean of independent paths.
 
     **Cost:** variance of one path's estimate times its CPU microseconds (one core, float64; divide
     by the microseconds to be spent for the squared standard error), all four parameters at once,
     two servers, L = 1, mu = D = theta = 1 and lambda = 5 (same script):
 
         scale   method      theta   lambda     mu       D     microseconds a path
-        1       pathwise       15      4.9     29      60       2.7
-        1       score         360       72    530     920       2.0
-        1       coupled      2000      250   3600    5500       6.9
-        10      pathwise     0.56    0.045   0.18    0.82       2.6
-        10      score          77       34    260     470        14
-        10      coupled        53      8.9     72     120        37
-        100     pathwise    0.039   0.0017 0.0042   0.044       3.0
-        100     score          28       22    200     350       100
-        100     coupled       5.8     0.89    4.7      12       320
+        1       pathwise       15      4.5     29      59       2.7
+        1       score         340       67    490     850       1.9
+        1       coupled      1600      200   2900    4400       5.5
+        10      pathwise     0.59    0.047   0.19    0.86       2.7
+        10      score          76       34    260     460        14
+        10      coupled        52      8.8     71     110        37
+        100     pathwise    0.042   0.0018 0.0046   0.048       3.2
+        100     score          29       22    200     350       100
+        100     coupled       5.9     0.90    4.8      13       330
 
     "score" costs about as much as the paths alone; "coupled" has two more of them for each number,
     "pathwise" one, and from eleven numbers on, by reverse mode, about ten together, with standard

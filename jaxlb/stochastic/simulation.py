@@ -31,6 +31,8 @@ FORMS = {
     "leap": (6, "phase_leap", "ring_leap"),
     "gaussian_leap": (6, "gaussian_leap", "gaussian_ring_leap"),
 }
+# Phases up to which a program that follows each of them compiles within a minute or two.
+MOST_FOLLOWED = {"phase_leap": 50, "gaussian_leap": 20}
 LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
 # Most numbers in the paths of one chunk.
 CHUNK_NUMBERS = 2**24
@@ -172,6 +174,13 @@ def chosen(system: System, method: str, known: bool = True) -> str:
         raise ValueError(
             f'`routing` must look at the queues alone for method "{asked}", such as Logit or a '
             f"function of one argument, got {type(system.routing).__name__}."
+        )
+    most = MOST_FOLLOWED.get(method, system.num_phases)
+    if system.num_phases > most:
+        raise ValueError(
+            f"`delay` must have at most {most} phases to be followed through each of them by "
+            f'method "{asked}" (a ring does not, for rules that look at queues alone), got '
+            f"{system.num_phases}."
         )
     return method
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from ..model import dynamics
 from ..model.system import System
-from .frozen import frozen
+from .frozen import FASTEST, frozen, longest_step
 from .leap import arrivals
 from .paths import Given, Steps, ring_leaps
 from .residence import MOST_PHASES, num_slots
@@ -87,6 +87,14 @@ def with_steps(given: Given, name: str, step_size: Float[Array, ""]) -> Choice:
         slots = num_slots(given.system, steps.lengths[0])
     else:
         steps, slots = equal_steps(given.times, step_size), None
+    if name in ESTIMATED and given.system.num_phases <= MOST_PHASES:
+        step, longest = steps.lengths.max(), longest_step(given.system)
+        if _checks.is_concrete(step, longest) and step > longest:
+            raise ValueError(
+                f"`step_size` must be at most {FASTEST:.3g} over the fastest rate, "
+                f"{longest:.3g} s, got {step:.3g} s."
+            )
+        steps = steps._replace(possible=steps.possible & (step <= longest))
     return Choice(steps, slots, step_error(given, steps, slots) if name in ESTIMATED else None)
 
 
@@ -102,6 +110,7 @@ def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
     stiffness = _gain(given.system, jnp.zeros_like(given.start)) / jnp.sqrt(tolerance / OF_VARIANCE)
     step_size = jnp.where(longest > 0, longest, 1.0)
     step_size = jnp.minimum(step_size, 0.999 / jnp.maximum(stiffness, 1e-30))
+    step_size = jnp.minimum(step_size, longest_step(given.system))
     for _ in range(MOST_TRIALS):
         if float(given.times[-1] / step_size) > MOST_STEPS:
             break

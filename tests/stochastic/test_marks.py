@@ -56,6 +56,15 @@ def test_path_does_not_depend_on_blocks_and_one_that_overflows_is_flagged(wanted
         assert_stays(found, path)
 
 
+def test_paths_are_the_same_bits_one_by_one_and_many_at_once(monkeypatch, wanted):
+    """As on a GPU, in batches of 16 and a rest."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(marks, "DEVICE_PATHS", 16)
+    jobs, valid = drawn(jnp.arange(40))
+    assert valid.all()
+    np.testing.assert_array_equal(jobs, wanted)
+
+
 def assert_stays(found, wanted):
     """Whether the path is the wanted one up to some record, then stays there."""
     good = int(np.argmin((found == wanted).all(axis=(1, 2))))

@@ -81,6 +81,29 @@ def test_the_error_of_the_variance_is_below_a_hundredth_of_the_square(system, sc
     assert error > 0.3 * of_variance
 
 
+FAST = lb.System(1.0, 1.0, lb.Erlang(1e-7, 1), lb.Logit(0.1))
+
+
+def test_a_step_beyond_what_the_exponential_can_do_is_refused_or_flagged():
+    """Rate times step of 10^7, of which there can be 2 * 10^6."""
+    with pytest.raises(ValueError, match=r"`step_size` must be at most .* 0.21 s, got 1 s"):
+        leaps(FAST, [1.0], step_size=1.0)
+    assert leaps(FAST, [1.0], step_size=0.2).valid.all()
+    assert leaps(FAST, [1.0], tolerance=0.1).step_size <= 0.21
+    traced = jax.jit(lambda step_size: leaps(FAST, [1.0], step_size=step_size).valid)
+    assert not traced(1.0).any()
+    assert traced(0.2).all()
+
+
+def test_too_many_phases_to_be_followed_are_refused():
+    rule = lb.WeightedLogit(0.1, jnp.full(51, 0.5))
+    system = lb.System(1.0, 1.0, lb.Erlang(1.0, 51), rule)
+    with pytest.raises(ValueError, match=r'at most 50 phases .* "leap" .* got 51'):
+        leaps(system, [1.0], step_size=0.5)
+    with pytest.raises(ValueError, match=r'at most 20 phases .* "gaussian_leap" .* got 51'):
+        leaps(system, [1.0], step_size=0.5, method="gaussian_leap")
+
+
 def test_a_tolerance_that_no_step_meets_is_refused():
     with pytest.raises(
         ValueError, match="`tolerance` must be such that at most 1000000 steps meet it, got"
