@@ -32,18 +32,24 @@ def share_difference(routing: AbstractLogit, y: Float[Array, " modes"]) -> Float
     return -jnp.tanh(routing.sensitivity * load / 2)
 
 
-def drift(system: System, y: Float[Array, " modes"]) -> Float[Array, " modes"]:
-    """Right-hand side of the nonlinear difference system (6)-(8), jobs per unit of scale, per s.
-
-    **Raises:** `ValueError` unless there are two servers of one service rate and the rule is a
-    logit rule: only then is the difference system closed.
-    """
+def require_closed(system: System) -> None:
+    """Raise `ValueError` unless the nonlinear difference system is closed: there are two servers,
+    not known to differ in service rate, and the rule is a logit rule."""
     if system.num_servers != 2:
         raise ValueError(f"`num_servers` must be 2 here, got {system.num_servers}.")
+    system.require_servers_alike()
     if not isinstance(system.routing, AbstractLogit):
         raise ValueError(
             f"`routing` must be a logit rule here, got {type(system.routing).__name__}."
         )
+
+
+def drift(system: System, y: Float[Array, " modes"]) -> Float[Array, " modes"]:
+    """Right-hand side of the nonlinear difference system (6)-(8), jobs per unit of scale, per s.
+
+    **Raises:** `ValueError` where it is not closed.
+    """
+    require_closed(system)
     inflow = 2 * system.arrival_rate * share_difference(system.routing, y)
     return _carry(system, y, inflow)
 

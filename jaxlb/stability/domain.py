@@ -52,6 +52,8 @@ def _outlet(valid: Bool[Array, ""], result: Any) -> Any:
     def leaf_out(leaf):
         if leaf.dtype == bool:
             return leaf & valid
+        if not eqx.is_inexact_array(leaf):
+            return jnp.where(valid, leaf, 0)
         nan = complex(jnp.nan, jnp.nan) if jnp.iscomplexobj(leaf) else jnp.nan
         return jnp.where(valid, leaf, jnp.asarray(nan, leaf.dtype))
 
