@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Complex, Float, Int
 
 from ... import _checks
@@ -15,7 +14,7 @@ from ...model.delays import AbstractPhaseDelay
 from ...model.system import System
 from ...stability import critical_sensitivity, hopf_frequency
 from ...stability.domain import flagged, is_valid
-from .balance import MOST_STEPS, Balance, balance, numbers
+from .balance import MOST_STEPS, balance, numbers
 
 # Harmonics and samples of half a period: of a first try, where numbers are traced, and at most.
 FIRST, TRACED, MOST = (16, 128), (64, 1024), (512, 8192)
