@@ -259,9 +259,9 @@ def test_the_discrete_stochastic_model_test_suite_is_passed(immigration, method)
     """
     times = np.arange(51.0)
     system = lb.System(immigration, 0.1, lb.NoDelay(), lb.Logit(1.0), num_servers=1)
-    options = {"step_size": 1.0} if method == "leap" else {}
+    step_size = 1.0 if method == "leap" else None
     found = lb.stochastic.simulate(
-        system, jr.key(7), times, 1.0, 10_000, jnp.zeros(1), method, **options
+        system, jr.key(7), times, 1.0, 10_000, jnp.zeros(1), method, step_size
     )
     queue = np.asarray(found.queue)
     assert queue.shape == (10_000, 51, 1)
