@@ -8,6 +8,8 @@ system holds for the difference of any two of them.
 Arrays are ordered as the paper orders y: first x, then the phases.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float
@@ -50,7 +52,8 @@ def drift(system: System, y: Float[Array, " modes"]) -> Float[Array, " modes"]:
     **Raises:** `ValueError` where it is not closed.
     """
     require_closed(system)
-    inflow = 2 * system.arrival_rate * share_difference(system.routing, y)
+    routing: Any = system.routing
+    inflow = 2 * system.arrival_rate * share_difference(routing, y)
     return _carry(system, y, inflow)
 
 

@@ -18,8 +18,8 @@ from .balance import MOST_STEPS, balance, numbers
 
 # Harmonics and samples of half a period: of a first try, where numbers are traced, and at most.
 FIRST, TRACED, MOST = (16, 128), (64, 1024), (512, 8192)
-# Of the tail, where it is looked at to choose their numbers, and for a cycle to be valid.
-WANTED, ENOUGH = 1e-13, 1e-6
+# Of the tail: in roundings, where it is looked at to choose their numbers; for a cycle to be valid.
+WANTED, ENOUGH = 500, 1e-6
 
 
 class LimitCycle(eqx.Module):
@@ -58,6 +58,10 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
 
     **Returns:** a `LimitCycle`; differentiable once in every number of the system.
 
+    **Accuracy:** amplitude and period within 1e-11 of shooting, relative, and derivatives within
+    1e-8, with 2 to infinitely many stages; 2e-6 in float32 (`tests/fluid/test_limit_cycle.py`).
+    The tail tells where a sharp rule, of many theta times the amplitude, has too few harmonics.
+
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """
     _checks.kind("system", system, System)
@@ -75,9 +79,10 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
     harmonics, samples = FIRST
     while True:
         found, cut, missed = _find(system, harmonics, samples)
+        wanted = WANTED * jnp.finfo(cut.dtype).eps
         # Without a cycle they are NaN.
-        more = bool(cut > WANTED) and harmonics < MOST[0]
-        finer = (bool(missed > WANTED) or more) and samples < MOST[1]
+        more = bool(cut > wanted) and harmonics < MOST[0]
+        finer = (bool(missed > wanted) or more) and samples < MOST[1]
         if not (more or finer):
             return found
         harmonics, samples = harmonics * (1 + more), samples * (1 + finer)
@@ -124,7 +129,7 @@ def _modes(system: System, at):
 
 def _wave(modes, phase):
     """Re sum of the harmonics at these phases of the first."""
-    return (jnp.exp(1j * jnp.outer(phase, numbers(modes.shape[1]))) @ modes.T).real
+    return (jnp.exp(1j * phase[:, None] * numbers(modes.shape[1])) @ modes.T).real
 
 
 def _largest(wave):
