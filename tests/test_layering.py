@@ -12,7 +12,7 @@ PACKAGE = Path(lb.__file__).parent
 # Lowest first. A name stands for a module, or for a package with all that is in it; those of one
 # layer do not import each other. The package itself, "", offers what is below it.
 LAYERS = [
-    {"_checks", "_elimination", "_logarithms"},
+    {"_checks", "_elimination", "_exponential", "_logarithms"},
     {"model.delays"},
     {"model.fit", "model.quantile"},
     {"model.routing"},

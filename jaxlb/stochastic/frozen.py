@@ -17,13 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import _exponential
 from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
 from ..model.system import System
-
-# Terms of the series of the exponential, and most halvings of its argument, each of which doubles
-# the rounding, up to 4e-9; they are enough for this rate times step.
-TERMS, MOST_HALVINGS, FASTEST = 18, 24, 2.0**21
 
 
 class Frozen(NamedTuple):
@@ -68,7 +65,7 @@ def longest_step(system: System) -> Float[Array, ""]:
     if system.num_phases:
         delay: Any = system.delay
         fastest = jnp.maximum(fastest, jnp.max(-jnp.diag(delay.generator)))
-    return FASTEST / fastest
+    return _exponential.LARGEST / fastest
 
 
 def destinations(delay: AbstractPhaseDelay) -> list[list[int]]:
@@ -98,25 +95,6 @@ def _laws(delay: Any, service_rate, step_size):
     rates = rates.at[0, 1].set(1 / step_size).at[1, 2:-1].set(start)
     rates = rates.at[2:-2, 2:-2].set(delay.generator).at[2:-2, -2].set(to_service)
     rates = rates.at[-2, -2].set(-service_rate).at[-2, -1].set(service_rate)
-    power = _exponential(step_size * rates)
+    power = _exponential.of_generator(step_size * rates)
     late = power[0, 2:-1]
     return power[2:-1, 2:-1], power[2:-1, -1], jnp.maximum(power[1, 2:-1] - late, 0.0), late
-
-
-def _exponential(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """exp of a matrix without negative entries off its diagonal: sums of what is not negative."""
-    shift = jnp.max(-jnp.diag(matrix))
-    size = jnp.max(jnp.sum(jnp.abs(matrix), axis=1)) + shift
-    halvings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(size, 0.5))) + 1, 0, MOST_HALVINGS)
-    scale = jnp.exp2(-halvings)
-    identity = jnp.eye(len(matrix), dtype=matrix.dtype)
-    part = (matrix + shift * identity) * scale
-    power = identity
-    for k in range(TERMS, 0, -1):
-        power = identity + part @ power / k
-    power = power * jnp.exp(-shift * scale)
-
-    def square(power, k):
-        return jnp.where(k < halvings, power @ power, power), None
-
-    return jax.lax.scan(square, power, jnp.arange(MOST_HALVINGS))[0]

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _checks
+from .. import _checks, _exponential
 from ..model import dynamics
 from ..model.system import System
-from .frozen import FASTEST, frozen, longest_step
+from .frozen import frozen, longest_step
 from .leap import arrivals
 from .paths import Given, Steps, ring_leaps
 from .residence import MOST_PHASES, num_slots
@@ -91,7 +91,7 @@ def with_steps(given: Given, name: str, step_size: Float[Array, ""]) -> Choice:
         step, longest = steps.lengths.max(), longest_step(given.system)
         if _checks.is_concrete(step, longest) and step > longest:
             raise ValueError(
-                f"`step_size` must be at most {FASTEST:.3g} over the fastest rate, "
+                f"`step_size` must be at most {_exponential.LARGEST:.3g} over the fastest rate, "
                 f"{longest:.3g} s, got {step:.3g} s."
             )
         steps = steps._replace(possible=steps.possible & (step <= longest))

@@ -42,7 +42,8 @@ def simulate(replicas: Any = 50, method="leap", **options):
 def test_paths_are_the_same_bits_in_any_chunks_and_order(method):
     whole = simulate(50, method, **METHODS[method])
     assert whole.valid.all()
-    for size in (1, 7, 32):
+    # Each size is a program of its own to compile; the methods of leaps share all but one step.
+    for size in (1, 7, 32) if method in ("direct", "marks", "phase_leap") else (7,):
         part = simulate(50, method, chunk_size=size, **METHODS[method])
         np.testing.assert_array_equal(part.jobs, whole.jobs)
     order = np.random.default_rng(0).permutation(50)
@@ -78,6 +79,7 @@ PROGRAM = """
 import sys
 import jax, numpy as np
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)
 import jaxlb as lb
 assert len(jax.devices()) == int(sys.argv[1])
 system = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
@@ -152,10 +154,10 @@ def test_what_was_not_kept_is_not_there():
 
 
 def test_memory_does_not_grow_with_the_replicas_that_are_not_kept():
-    """Paths of 4000 replicas would take 38 MB of 32-bit numbers, of 1000 the quarter of it."""
-    times = np.linspace(0.0, 3.0, 401)
+    """Paths of 2000 replicas would take 9.6 MB of 32-bit numbers, of 500 the quarter of it."""
+    times = np.linspace(0.0, 3.0, 201)
     peaks = []
-    for replicas in (1000, 4000):
+    for replicas in (500, 2000):
         options = {"method": "leap", "step_size": 0.1, "chunk_size": 100}
         keep = ("mean", "variance", "quantiles", "time_average", "histogram")
         lb.stochastic.simulate(SYSTEM, jr.key(0), times, 1.0, 100, keep=keep, **options)

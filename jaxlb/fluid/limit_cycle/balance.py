@@ -61,16 +61,15 @@ def balance(
     """
     start = jax.lax.stop_gradient(_start(system, remaining, frequency, harmonics, samples))
     frozen = jax.lax.stop_gradient(system)
-    found, change, steps = _newton(frozen, start, samples)
-    found, change = jax.lax.stop_gradient((found, change))
+    found, change, steps = jax.lax.stop_gradient(_newton(frozen, start, samples))
     # One more step, of which the residual alone has derivatives: those of the implicit function.
-    slope = jax.jacfwd(partial(_residual, system=frozen, samples=samples))(found)
+    slope = jax.lax.stop_gradient(_slope(found, frozen, samples))
     found = found - solve(slope, _residual(found, system, samples))
     load, frequency = _unpack(found)
-    bend = _bend(load, samples)
-    last = _bend(load, samples, np.array([2 * (samples // 2) - 1]))
-    cut, missed = jax.lax.stop_gradient((jnp.abs(load[-1] / load[0]), jnp.abs(last[0] / bend[0])))
-    return Balance(load, bend, frequency, steps, change, cut, missed)
+    every = _bend(load, samples)
+    cut, missed = jnp.abs(load[-1] / load[0]), jnp.abs(every[samples // 2 - 1] / every[0])
+    cut, missed = jax.lax.stop_gradient((cut, missed))
+    return Balance(load, every[:harmonics], frequency, steps, change, cut, missed)
 
 
 def describing_amplitude(remaining: Float[Array, ""]) -> Float[Array, ""]:
@@ -93,20 +92,26 @@ def describing_amplitude(remaining: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.sqrt(low * high)
 
 
+def slope_of_bend(load: Complex[Array, " harmonics"], samples: int) -> Complex[Array, " samples"]:
+    """Coefficients of 1 / cosh(eta / 2)^2, the derivative of the bend, at n = 0, 2, 4, ..., and
+    from the end at -2, -4, ...: as many as samples of half a period."""
+    return jnp.fft.fft(1 / jnp.cosh(_wave(load, samples) / 2) ** 2) / samples
+
+
 def _start(system, remaining, frequency, harmonics, samples):
     first = describing_amplitude(remaining)
     load = jnp.zeros(harmonics, jnp.result_type(first, jnp.complex64)).at[0].set(first)
-    rest = -_gains(system, frequency, harmonics) * _bend(load, samples)
+    rest = -_gains(system, frequency, harmonics) * _bend(load, samples)[:harmonics]
     return _pack(load.at[1:].set(rest[1:]), frequency)
 
 
 def _newton(system: System, start, samples: int):
-    residual = partial(_residual, system=system, samples=samples)
     enough = 1e-10 if start.dtype == jnp.float64 else 1e-5
 
     def step(carry):
         unknowns, _, steps = carry
-        move = solve(jax.jacfwd(residual)(unknowns), residual(unknowns))
+        slope = _slope(unknowns, system, samples)
+        move = solve(slope, _residual(unknowns, system, samples))
         return unknowns - move, jnp.abs(move).max() / jnp.abs(unknowns).max(), steps + 1
 
     return jax.lax.while_loop(
@@ -118,8 +123,30 @@ def _newton(system: System, start, samples: int):
 
 def _residual(unknowns, system: System, samples: int):
     load, frequency = _unpack(unknowns)
-    rest = load + _gains(system, frequency, len(load)) * _bend(load, samples)
+    bend = _bend(load, samples)[: len(load)]
+    rest = load + _gains(system, frequency, len(load)) * bend
     return jnp.concatenate([rest.real, rest.imag])
+
+
+def _slope(unknowns, system: System, samples: int):
+    """Jacobian of `_residual`: a change d of the load changes c_n by the sum over m of
+    P_(n - m) d_m + P_(n + m) conj(d_m), with P of `slope_of_bend`."""
+    load, log_frequency = _unpack(unknowns)[0], unknowns[-1]
+    gains, by_frequency = jax.jvp(
+        lambda log: _gains(system, jnp.exp(log), len(load)),
+        (log_frequency,),
+        (jnp.ones_like(log_frequency),),
+    )
+    slopes, place = slope_of_bend(load, samples), np.arange(len(load))
+    # Half of n - m, and of n + m.
+    near, far = place[:, None] - place, place[:, None] + place + 1
+    near, far = slopes[near % samples], slopes[far % samples]
+    one = jnp.eye(len(load), dtype=load.dtype)
+    by_real = one + gains[:, None] * (near + far)
+    by_imaginary = 1j * (one + gains[:, None] * (near - far))
+    by_frequency = (by_frequency * _bend(load, samples)[: len(load)])[:, None]
+    slope = jnp.concatenate([by_real, by_imaginary[:, 1:], by_frequency], axis=1)
+    return jnp.concatenate([slope.real, slope.imag])
 
 
 def _gains(system: System, frequency, harmonics: int):
@@ -128,17 +155,20 @@ def _gains(system: System, frequency, harmonics: int):
     return jax.vmap(partial(open_loop, system))(at)
 
 
-def _bend(load, samples: int, wanted: np.ndarray | None = None):
-    """Coefficients c_n of 2 tanh(eta / 2), by default for the n of `load`."""
-    waves = _waves(numbers(len(load)), samples, load.dtype)
-    bent = 2 * jnp.tanh((waves @ load).real / 2)
-    onto = waves if wanted is None else _waves(wanted, samples, load.dtype)
-    return 2 / samples * (bent @ onto.conj())
+def _bend(load, samples: int):
+    """Coefficients c_n of 2 tanh(eta / 2) at n = 1, 3, ...: as many as samples of half a period."""
+    bent = 2 * jnp.tanh(_wave(load, samples) / 2)
+    return 2 / samples * jnp.fft.fft(bent * _first(samples, load.dtype).conj())
 
 
-def _waves(number: np.ndarray, samples: int, dtype: Any):
-    """exp(i n tau) at equal steps of half a period."""
-    return jnp.asarray(np.exp(1j * np.outer(np.pi * np.arange(samples) / samples, number)), dtype)
+def _wave(load, samples: int):
+    """eta at equal steps of half a period."""
+    padded = jnp.zeros(samples, load.dtype).at[: len(load)].set(load)
+    return samples * (jnp.fft.ifft(padded) * _first(samples, load.dtype)).real
+
+
+def _first(samples: int, dtype: Any):
+    return jnp.asarray(np.exp(1j * np.pi * np.arange(samples) / samples), dtype)
 
 
 def _pack(load, frequency):

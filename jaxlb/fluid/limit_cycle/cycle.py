@@ -14,10 +14,11 @@ from ...model.delays import AbstractPhaseDelay
 from ...model.system import System
 from ...stability import critical_sensitivity, hopf_frequency
 from ...stability.domain import flagged, is_valid
+from ...stability.residual import hold
 from .balance import MOST_STEPS, balance, numbers
 
 # Harmonics and samples of half a period: of a first try, where numbers are traced, and at most.
-FIRST, TRACED, MOST = (16, 128), (64, 1024), (512, 8192)
+FIRST, TRACED, MOST = (16, 128), (64, 1024), (512, 131072)
 # Of the tail: in roundings, where it is looked at to choose their numbers; for a cycle to be valid.
 WANTED, ENOUGH = 500, 1e-6
 
@@ -53,8 +54,8 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
 
     **Arguments:** `system`: two servers of one service rate, any delay with a transform, and a
     logit rule. `harmonics`, `samples`: how many odd harmonics there are, and samples of half a
-    period; static. By default they are doubled until the tail is below 1e-13, up to 512 and 8192,
-    or 64 and 1024 where numbers are traced.
+    period; static. By default they are doubled until the tail is below 1e-13, up to 512 and
+    131072, or 64 and 1024 where numbers are traced.
 
     **Returns:** a `LimitCycle`; differentiable once in every number of the system.
 
@@ -71,14 +72,17 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
             f"`harmonics` and `samples` must be given both or neither, got {harmonics!r} and "
             f"{samples!r}."
         )
+    # Of the Hopf point only the start of Newton's method depends.
+    hopf = _hopf_point(hold(system))
     if harmonics is not None:
         harmonics = _checks.integer("harmonics", harmonics, 1)
-        return _find(system, harmonics, _checks.integer("samples", samples, 2 * harmonics))[0]
+        samples = _checks.integer("samples", samples, 2 * harmonics)
+        return _find(system, *hopf, harmonics, samples)[0]
     if not _checks.is_concrete(system):
-        return _find(system, *TRACED)[0]
+        return _find(system, *hopf, *TRACED)[0]
     harmonics, samples = FIRST
     while True:
-        found, cut, missed = _find(system, harmonics, samples)
+        found, cut, missed = _find(system, *hopf, harmonics, samples)
         wanted = WANTED * jnp.finfo(cut.dtype).eps
         # Without a cycle they are NaN.
         more = bool(cut > wanted) and harmonics < MOST[0]
@@ -88,14 +92,25 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
         harmonics, samples = harmonics * (1 + more), samples * (1 + finer)
 
 
+def exists(system: System) -> Bool[Array, ""]:
+    """Whether the sensitivity is beyond a critical one at which balance starts to oscillate."""
+    return _hopf_point(system)[0]
+
+
 @eqx.filter_jit
-def _find(system: System, harmonics: int, samples: int):
-    """The cycle, and how much of it is cut off and missed."""
+def _hopf_point(system: System):
+    """Whether there is a cycle; the critical sensitivity; the frequency there, rad/s."""
     rule: Any = system.routing
     critical, frequency = critical_sensitivity(system), hopf_frequency(system)
-    exists = is_valid(system) & (rule.sensitivity > critical) & (frequency > 0)
-    cycle, cut, missed = flagged(exists, _beyond, system, critical, frequency, harmonics, samples)
-    amplitude = jnp.where(exists | ~is_valid(system), cycle.amplitude, 0.0)
+    there = is_valid(system) & (rule.sensitivity > critical) & (frequency > 0)
+    return there, critical, frequency
+
+
+@eqx.filter_jit
+def _find(system: System, there, critical, frequency, harmonics: int, samples: int):
+    """The cycle, and how much of it is cut off and missed."""
+    cycle, cut, missed = flagged(there, _beyond, system, critical, frequency, harmonics, samples)
+    amplitude = jnp.where(there | ~is_valid(system), cycle.amplitude, 0.0)
     return eqx.tree_at(lambda cycle: cycle.amplitude, cycle, amplitude), cut, missed
 
 
