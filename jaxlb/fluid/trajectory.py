@@ -1,4 +1,4 @@
-"""Trajectories of the fluid limit and of the difference mode, through Diffrax."""
+"""Trajectories of the fluid limit and of the difference mode, by collocation or through Diffrax."""
 
 import warnings
 from collections.abc import Callable
@@ -6,14 +6,17 @@ from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import dynamics, imbalance
 from ..model.system import System
+from . import collocation
 
 MAX_STEPS = 65536
+METHODS = "auto", "collocation", "diffrax"
 
 
 class Trajectory(eqx.Module):
@@ -23,11 +26,16 @@ class Trajectory(eqx.Module):
     - `jobs`: per unit of scale, shape (times, servers, compartments), phases then service.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
+    - `error_estimate`: by collocation, the largest part of a flow that any window leaves out,
+      relative to the largest flow; through Diffrax, which keeps to its tolerances, `None`.
+    - `method`: "collocation" or "diffrax", static.
     """
 
     times: Float[Array, " times"]
     jobs: Float[Array, "times servers compartments"]
     result: dfx.RESULTS
+    error_estimate: Float[Array, ""] | None = None
+    method: str = eqx.field(static=True, default="diffrax")
 
     @property
     def queue(self) -> Float[Array, "... times servers"]:
@@ -50,12 +58,14 @@ class ImbalanceTrajectory(eqx.Module):
 
     - `times`: s, shape (times,).
     - `y`: (x, w_1, ..., w_L), jobs per unit of scale, shape (times, modes).
-    - `result`: as in `Trajectory`.
+    - `result`, `error_estimate`, `method`: as in `Trajectory`.
     """
 
     times: Float[Array, " times"]
     y: Float[Array, "times modes"]
     result: dfx.RESULTS
+    error_estimate: Float[Array, ""] | None = None
+    method: str = eqx.field(static=True, default="diffrax")
 
     @property
     def queue(self) -> Float[Array, "... times"]:
@@ -78,6 +88,7 @@ def solve(
     times: Any,
     initial: Any = None,
     *,
+    method: str = "auto",
     solver: dfx.AbstractSolver | None = None,
     rtol: Any = None,
     atol: Any = None,
@@ -121,15 +132,11 @@ def solve(
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
-    jobs, result = _integrate(
-        dynamics.drift,
-        system,
-        times,
-        start,
-        (solver, adjoint, controller),
-        (rtol, atol, first_step),
-        max_steps,
-    )
+    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
+    if _choose(method, system, (*parts, *steps)) == "collocation":
+        jobs, result, error = _collocate(collocation.SERVERS, system, times, start, max_steps)
+        return Trajectory(times, jobs, result, error, "collocation")
+    jobs, result = _integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
     return Trajectory(times, jobs, result)
 
 
@@ -139,6 +146,7 @@ def solve_imbalance(
     initial: Any,
     *,
     linear: bool = False,
+    method: str = "auto",
     solver: dfx.AbstractSolver | None = None,
     rtol: Any = None,
     atol: Any = None,
@@ -165,16 +173,44 @@ def solve_imbalance(
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
     right_side = imbalance.linearised_drift if linear else imbalance.drift
-    y, result = _integrate(
-        right_side,
-        system,
-        times,
-        start,
-        (solver, adjoint, controller),
-        (rtol, atol, first_step),
-        max_steps,
-    )
+    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
+    if _choose(method, system, (*parts, *steps)) == "collocation":
+        if not linear:
+            imbalance.require_closed(system)
+        problem = collocation.LINEAR_DIFFERENCE if linear else collocation.DIFFERENCE
+        jobs = jnp.roll(start, -1)[None]
+        jobs, result, error = _collocate(problem, system, times, jobs, max_steps)
+        y = jnp.roll(jobs[:, 0], 1, axis=-1)
+        return ImbalanceTrajectory(times, y, result, error, "collocation")
+    y, result = _integrate(right_side, system, times, start, parts, steps, max_steps)
     return ImbalanceTrajectory(times, y, result)
+
+
+def _choose(method: str, system: System, settings: tuple[Any, ...]) -> str:
+    """The method to be used; any of Diffrax's settings asks for Diffrax."""
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+    for_diffrax = any(setting is not None for setting in settings)
+    if method == "collocation":
+        collocation.require(system)
+        if for_diffrax:
+            raise ValueError(
+                "`method` must be 'diffrax' for a solver, tolerances, an adjoint, a controller or "
+                "a first step of Diffrax, got 'collocation'."
+            )
+    if method == "auto":
+        return "collocation" if collocation.applies(system) and not for_diffrax else "diffrax"
+    return method
+
+
+def _collocate(problem, system, times, start, max_steps):
+    max_steps = _checks.integer("max_steps", max_steps, 1)
+    # One dtype throughout, as below.
+    dtype = jnp.result_type(start, times, *system.numbers)
+    system = jax.tree.map(lambda leaf: leaf.astype(dtype), system)
+    return collocation.trajectory(
+        problem, system, times.astype(dtype), start.astype(dtype), max_steps
+    )
 
 
 def _integrate(right_side, system, times, start, parts, steps, max_steps):
