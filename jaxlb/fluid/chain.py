@@ -22,7 +22,7 @@ MATRIX_STAGES = 64
 
 
 class Chain(NamedTuple):
-    """Matrices of one chain, for each level or for one; jobs are in mean delays times a rate.
+    """Matrices of one chain, for each level or for one; what is known stands left of them as a row.
 
     - `length`: of the window, in mean delays.
     - `emptying`: from jobs in the stages at the start to the outflow at the nodes.
@@ -46,13 +46,14 @@ def nodes() -> np.ndarray:
 
 def coefficients() -> np.ndarray:
     """From values at the nodes to Chebyshev coefficients."""
-    return np.linalg.inv(_chebyshev(nodes()))
+    return np.linalg.inv(_chebyshev(nodes())).T
 
 
 def integral() -> np.ndarray:
     """From values at the nodes to the integral from the start to each node, of a unit window."""
     points, weights = _gauss(DEGREE)
-    return np.stack([end * weights @ _interpolate(end * points) for end in nodes()])
+    parts = [_interpolate(end * points) @ (end * weights) for end in nodes()]
+    return np.stack(parts, axis=1)
 
 
 @functools.lru_cache(maxsize=16)
@@ -67,17 +68,17 @@ def _level(stages: int, length: float) -> Chain:
     # Enough points for the density of the delay, which is narrow in a long chain.
     points, weights = _gauss(96 + 16 * math.isqrt(stages))
     values = _interpolate(points)
-    emptying = stages * _poisson(stages - stage, mean * nodes()[:, None])
-    filling = length * weights * _poisson(stage[:, None] - 1, mean * (1 - points)) @ values
-    left = mean * nodes()[:, None] * (1 - points)
-    density = length * nodes()[:, None] * stages * weights * _poisson(stages - 1, left)
+    emptying = stages * _poisson(stages - stage[:, None], mean * nodes())
+    filling = values @ (length * weights * _poisson(stage[:, None] - 1, mean * (1 - points))).T
     at = nodes()[:, None] * points
-    passing = np.einsum("nq,nqm->nm", density, _interpolate(at.ravel()).reshape(*at.shape, -1))
+    density = stages * weights * _poisson(stages - 1, mean * (nodes()[:, None] - at))
+    density = length * nodes()[:, None] * density
+    passing = np.einsum("nq,mnq->mn", density, _interpolate(at.ravel()).reshape(-1, *at.shape))
     column = _poisson(stage - 1, mean)
     if stages > MATRIX_STAGES:
         moving = np.fft.rfft(column, 2 * stages)
     else:
-        ahead = stage[:, None] - stage
+        ahead = stage - stage[:, None]
         moving = np.where(ahead >= 0, column[np.maximum(ahead, 0)], 0.0)
     return Chain(np.asarray(length), emptying, passing, moving, filling)
 
@@ -99,7 +100,7 @@ def _gauss(points: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _interpolate(at: np.ndarray) -> np.ndarray:
     """From values at the nodes to values at other points of [0, 1]."""
-    return _chebyshev(at) @ coefficients()
+    return coefficients() @ _chebyshev(at).T
 
 
 def _chebyshev(at: np.ndarray) -> np.ndarray:

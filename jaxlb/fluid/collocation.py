@@ -6,7 +6,7 @@ service, at a few nodes. `chain` has the matrices, `window` one window, `march` 
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax as dfx
 import equinox as eqx
@@ -65,27 +65,30 @@ DIFFERENCE, LINEAR_DIFFERENCE = (
 )
 
 
+class Solution(NamedTuple):
+    """Jobs of each mode in service and in the stages, the result code, and the estimated error."""
+
+    queue: Float[Array, "times modes"]
+    stages: Float[Array, "times modes stages"]
+    result: dfx.RESULTS
+    error: Float[Array, ""]
+
+
 @eqx.filter_jit
-def trajectory(
-    problem: Problem,
-    system: System,
-    times: Float[Array, " times"],
-    start: Float[Array, "modes compartments"],
-    max_steps: int,
-) -> tuple[Float[Array, "times modes compartments"], Any, Float[Array, ""]]:
-    """Jobs of each mode, stages then service, at the times; the result code; the largest tail."""
-    orderly = _orderly(times) & system.valid & jnp.all(jnp.isfinite(start))
+def solve(
+    problem: Problem, system: System, times: Float[Array, " times"], start: Start, max_steps: int
+) -> Solution:
+    """The modes of `problem` at the times, from time zero on."""
+    orderly = _orderly(times) & system.valid & jnp.all(jnp.isfinite(start.stages))
     # What cannot be solved is replaced by what can, so that derivatives stay finite.
     scaled = jnp.where(orderly, times, jnp.zeros_like(times)) / system.delay.mean
-    given = Given(system, Start(start[:, -1], start[:, :-1]))
-    record, last = march(problem, given, scaled, max_steps)
-    reached = (orderly & (scaled < last.time))[:, None]
+    record, last = march(problem, Given(system, start), scaled, max_steps)
+    reached = orderly & (scaled < last.time)
     length = jnp.asarray(chain.LENGTHS, times.dtype)[record.level]
-    fraction = jnp.where(reached[:, 0], (scaled - record.time) / length, 0)
-    queue = jnp.where(reached, _queue(record, fraction), jnp.inf)
-    stages = jnp.where(reached[..., None], _stages(record, fraction, length), jnp.inf)
-    jobs = jnp.concatenate([stages, queue[..., None]], axis=-1)
-    return jobs, _result(orderly, reached, last), last.tail
+    fraction = jnp.where(reached, (scaled - record.time) / length, 0)
+    queue = jnp.where(reached[:, None], _queue(record, fraction), jnp.inf)
+    stages = jnp.where(reached[:, None, None], _stages(record, fraction, length), jnp.inf)
+    return Solution(queue, stages, _result(orderly, reached, last), last.error)
 
 
 def _orderly(times: Float[Array, " times"]) -> Bool[Array, ""]:
@@ -102,7 +105,7 @@ def _result(orderly, reached, last):
 
 def _queue(record: Record, fraction: Float[Array, " times"]) -> Float[Array, "times modes"]:
     """Jobs in service, by the windows' polynomials; exact where a window begins."""
-    matrix = jnp.asarray(chain.coefficients().T, fraction.dtype)
+    matrix = jnp.asarray(chain.coefficients(), fraction.dtype)
     series = record.window.values @ matrix
     moved = _polynomial(series, fraction[:, None]) - _polynomial(series, 0 * fraction[:, None])
     return record.window.start.queue + moved
@@ -129,7 +132,7 @@ def _stages(
     @jax.checkpoint
     def at(one):
         made, fraction, passed = one
-        series = made.inflow @ jnp.asarray(chain.coefficients().T, passed.dtype)
+        series = made.inflow @ jnp.asarray(chain.coefficients(), passed.dtype)
         since = jnp.asarray(points, passed.dtype)
         inflow = _polynomial(series[:, None], fraction * (1 - since))
         law = _poisson(count, count * passed * since) * jnp.asarray(weights, passed.dtype)
@@ -140,10 +143,10 @@ def _stages(
     return jax.lax.map(at, (record.window, fraction, fraction * length), batch_size=several)
 
 
-def _poisson(count: int, mean: Float[Array, " points"]) -> Float[Array, "count points"]:
+def _poisson(count: int, mean: Float[Array, " points"]) -> Float[Array, "{count} points"]:
     """Probabilities of 0, 1, ... where `mean` are expected."""
-    number = jnp.arange(count, dtype=mean.dtype)[:, None]
-    factorials = jnp.cumsum(jnp.log(jnp.maximum(number, 1)), axis=0)
+    number = np.arange(count)[:, None]
+    factorials = jnp.asarray(np.cumsum(np.log(np.maximum(number, 1)), axis=0), mean.dtype)
     # The tiniest mean has the derivatives of none.
     mean = mean + 1e-30
     return jnp.exp(number * jnp.log(mean) - mean - factorials)

@@ -23,13 +23,13 @@ BLOCK = 128
 
 class State(NamedTuple):
     """Where a window begins: time, jobs, the level to try; and of those before it the largest flow,
-    the largest tail, how many were tried, and whether even the shortest would not do."""
+    the sum of their errors, how many were tried, and whether even the shortest would not do."""
 
     time: Float[Array, ""]
     start: Start
     level: Int[Array, ""]
     size: Float[Array, ""]
-    tail: Float[Array, ""]
+    error: Float[Array, ""]
     steps: Int[Array, ""]
     stuck: Bool[Array, ""]
 
@@ -148,7 +148,7 @@ def _block(problem, system, state, end, max_steps):
             window.end(part, made),
             state.level,
             quality.size,
-            jnp.maximum(state.tail, quality.tail),
+            state.error + quality.error,
             state.steps,
             state.stuck,
         )

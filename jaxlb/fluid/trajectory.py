@@ -14,6 +14,7 @@ from .. import _checks
 from ..model import dynamics, imbalance
 from ..model.system import System
 from . import collocation
+from .window import Start
 
 MAX_STEPS = 65536
 METHODS = "auto", "collocation", "diffrax"
@@ -134,8 +135,9 @@ def solve(
     start = dynamics.initial_jobs(system, initial)
     parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
     if _choose(method, system, (*parts, *steps)) == "collocation":
-        jobs, result, error = _collocate(collocation.SERVERS, system, times, start, max_steps)
-        return Trajectory(times, jobs, result, error, "collocation")
+        found = _collocate(collocation.SERVERS, system, times, start, max_steps)
+        jobs = jnp.concatenate([found.stages, found.queue[..., None]], axis=-1)
+        return Trajectory(times, jobs, found.result, found.error, "collocation")
     jobs, result = _integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
     return Trajectory(times, jobs, result)
 
@@ -179,9 +181,9 @@ def solve_imbalance(
             imbalance.require_closed(system)
         problem = collocation.LINEAR_DIFFERENCE if linear else collocation.DIFFERENCE
         jobs = jnp.roll(start, -1)[None]
-        jobs, result, error = _collocate(problem, system, times, jobs, max_steps)
-        y = jnp.roll(jobs[:, 0], 1, axis=-1)
-        return ImbalanceTrajectory(times, y, result, error, "collocation")
+        found = _collocate(problem, system, times, jobs, max_steps)
+        y = jnp.concatenate([found.queue, found.stages[:, 0]], axis=-1)
+        return ImbalanceTrajectory(times, y, found.result, found.error, "collocation")
     y, result = _integrate(right_side, system, times, start, parts, steps, max_steps)
     return ImbalanceTrajectory(times, y, result)
 
@@ -208,9 +210,9 @@ def _collocate(problem, system, times, start, max_steps):
     # One dtype throughout, as below.
     dtype = jnp.result_type(start, times, *system.numbers)
     system = jax.tree.map(lambda leaf: leaf.astype(dtype), system)
-    return collocation.trajectory(
-        problem, system, times.astype(dtype), start.astype(dtype), max_steps
-    )
+    start = start.astype(dtype)
+    modes = Start(start[:, -1], start[:, :-1])
+    return collocation.solve(problem, system, times.astype(dtype), modes, max_steps)
 
 
 def _integrate(right_side, system, times, start, parts, steps, max_steps):

@@ -68,11 +68,11 @@ class Window(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How a window came out: the largest flow so far, the tail relative to it, whether the window
-    is accurate, and whether it could have been twice as long."""
+    """How a window came out: the largest flow so far, tail or change relative to it, whether the
+    window is accurate, and whether it could have been twice as long."""
 
     size: Float[Array, ""]
-    tail: Float[Array, ""]
+    error: Float[Array, ""]
     accurate: Bool[Array, ""]
     easy: Bool[Array, ""]
 
@@ -92,16 +92,16 @@ def solve(
 ) -> tuple[Window, Quality]:
     """The window that begins at `start`, where `size` is the largest flow before it."""
     bounds = BOUNDS[jnp.finfo(size.dtype).bits]
-    last_two = jnp.asarray(coefficients()[-2:], size.dtype)
-    emptying = start.stages @ part.emptying.T
+    last_two = jnp.asarray(coefficients()[:, -2:], size.dtype)
+    emptying = start.stages @ part.emptying
 
     def sweep(carry):
         n, inflow, *_ = carry
-        outflow = emptying + inflow @ part.passing.T
+        outflow = emptying + inflow @ part.passing
         values = _service(problem, system, part, start.queue, outflow)
         new = _inflow(problem, system, values)
         largest = jnp.maximum(size, jnp.maximum(jnp.abs(new).max(), jnp.abs(outflow).max()))
-        tail = jnp.maximum(jnp.abs(new @ last_two.T).max(), jnp.abs(outflow @ last_two.T).max())
+        tail = jnp.maximum(jnp.abs(new @ last_two).max(), jnp.abs(outflow @ last_two).max())
         change = jnp.abs(new - inflow).max()
         return n + 1, new, values, largest, change, part.length * tail
 
@@ -119,13 +119,13 @@ def solve(
     accurate = (change <= bounds.change * largest) & (tail <= bounds.tail * largest)
     accurate = accurate & (decay <= LONGEST_IN_SERVICES)
     easy = (tail <= EASY * bounds.tail * largest) & (2 * decay <= LONGEST_IN_SERVICES)
-    tail = tail / jnp.where(largest > 0, largest, 1)
-    return Window(start, values, inflow), Quality(largest, tail, accurate, easy)
+    error = jnp.maximum(tail, change) / jnp.where(largest > 0, largest, 1)
+    return Window(start, values, inflow), Quality(largest, error, accurate, easy)
 
 
 def end(part: Chain, window: Window) -> Start:
     """Jobs where the window ends."""
-    stages = _move(part, window.start.stages) + window.inflow @ part.filling.T
+    stages = _move(part, window.start.stages) + window.inflow @ part.filling
     return Start(window.values[:, -1], stages)
 
 
@@ -165,7 +165,7 @@ def _both(problem: Problem, part: Chain) -> Callable[..., Any]:
     """One sweep: from the inflow to jobs in service, and to the inflow that follows from them."""
 
     def both(inflow, start, system):
-        outflow = start.stages @ part.emptying.T + inflow @ part.passing.T
+        outflow = start.stages @ part.emptying + inflow @ part.passing
         values = _service(problem, system, part, start.queue, outflow)
         return values, _inflow(problem, system, values)
 
@@ -192,7 +192,7 @@ def _service(problem, system, part, queue, outflow):
     """Jobs in service at the nodes, by the integrating factor of each mode's service."""
     at = jnp.asarray(nodes(), outflow.dtype)
     grown = jnp.exp((part.length * _decay(problem, system))[:, None] * at)
-    served = (grown * outflow) @ jnp.asarray(integral(), outflow.dtype).T
+    served = (grown * outflow) @ jnp.asarray(integral(), outflow.dtype)
     return (queue[:, None] + part.length * served) / grown
 
 
@@ -207,5 +207,5 @@ def _decay(problem, system):
 def _move(part, stages):
     count = stages.shape[-1]
     if count <= MATRIX_STAGES:
-        return stages @ part.moving.T
+        return stages @ part.moving
     return jnp.fft.irfft(part.moving * jnp.fft.rfft(stages, 2 * count), 2 * count)[..., :count]
