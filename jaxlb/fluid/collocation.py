@@ -5,6 +5,7 @@ stages and the window's length in mean delays alone; what is left is a fixed poi
 service, at a few nodes. `chain` has the matrices, `window` one window, `march` all of them.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from .window import Problem, Start
 
 # Numbers at once in the integrals over the stages: more would not stay in a cache.
 AT_ONCE = 4096
+# Up to here a product with a matrix made for it is faster than one by Fourier transforms.
+SHORT = 8
 
 
 def applies(system: System) -> bool:
@@ -126,7 +129,7 @@ def _stages(
     """Jobs in each stage: those at the window's start that have moved on, and those since."""
     count = record.window.start.stages.shape[-1]
     # Enough points for the law of the time to a stage, the narrowest in the longest window.
-    points, weights = np.polynomial.legendre.leggauss(24 + 8 * int(np.sqrt(count) + 1))
+    points, weights = np.polynomial.legendre.leggauss(24 + 4 * math.isqrt(count))
     points, weights = (points + 1) / 2, weights / 2
 
     @jax.checkpoint
@@ -135,27 +138,30 @@ def _stages(
         series = made.inflow @ jnp.asarray(chain.coefficients(), passed.dtype)
         since = jnp.asarray(points, passed.dtype)
         inflow = _polynomial(series[:, None], fraction * (1 - since))
-        law = _poisson(count, count * passed * since) * jnp.asarray(weights, passed.dtype)
-        old = _convolve(_poisson(count, count * passed[None])[:, 0], made.start.stages)
-        return old + passed * inflow @ law.T
+        law = _poisson(count, count * passed * since)
+        old = _convolve(_poisson(count, count * passed[None])[0], made.start.stages)
+        # Exactly the start where a window begins, with the derivatives of what follows.
+        old = old + jax.lax.stop_gradient(jnp.where(passed > 0, 0, made.start.stages - old))
+        return old + passed * (inflow * jnp.asarray(weights, passed.dtype)) @ law
 
     several = max(1, AT_ONCE // (count * len(points)))
     return jax.lax.map(at, (record.window, fraction, fraction * length), batch_size=several)
 
 
-def _poisson(count: int, mean: Float[Array, " points"]) -> Float[Array, "{count} points"]:
+def _poisson(count: int, mean: Float[Array, " points"]) -> Float[Array, "points {count}"]:
     """Probabilities of 0, 1, ... where `mean` are expected."""
-    number = np.arange(count)[:, None]
-    factorials = jnp.asarray(np.cumsum(np.log(np.maximum(number, 1)), axis=0), mean.dtype)
+    number = np.arange(count)
+    factorials = np.cumsum(np.log(np.maximum(number, 1)))
     # The tiniest mean has the derivatives of none.
-    mean = mean + 1e-30
+    mean = mean[:, None] + 1e-30
+    number, factorials = (jnp.asarray(part, mean.dtype) for part in (number, factorials))
     return jnp.exp(number * jnp.log(mean) - mean - factorials)
 
 
 def _convolve(law: Float[Array, " stages"], jobs: Float[Array, "modes stages"]) -> Array:
     """Jobs after each has moved on by a random number of stages."""
     count = len(law)
-    if count <= chain.MATRIX_STAGES:
+    if count <= SHORT:
         ahead = np.arange(count)[:, None] - np.arange(count)
         return jobs @ jnp.where(ahead >= 0, law[np.maximum(ahead, 0)], 0).T
     spectrum = jnp.fft.rfft(law, 2 * count) * jnp.fft.rfft(jobs, 2 * count)
