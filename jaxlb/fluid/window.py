@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
 
 
 # By the bits of a number.
-BOUNDS = {64: Bounds(1e-6, 1e-8), 32: Bounds(1e-5, 1e-6)}
+BOUNDS = {64: Bounds(1e-7, 1e-9), 32: Bounds(1e-5, 1e-6)}
 
 
 class Problem(NamedTuple):
