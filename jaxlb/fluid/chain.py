@@ -14,7 +14,7 @@ import numpy as np
 
 DEGREE = 24
 # Window lengths, in mean delays: one level is half as long as the level before.
-LENGTHS = 4.0 * 0.5 ** np.arange(19)
+LENGTHS = 4.0 * 0.5 ** np.arange(28)
 # Where windows of an unknown system begin.
 FIRST_LEVEL = 4
 # Up to here a product with the matrix of a chain is faster than one by Fourier transforms.

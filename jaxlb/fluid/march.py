@@ -75,7 +75,7 @@ def march(
 
     @solve.defjvp
     def _(primals, tangents):
-        given, times = primals
+        given, times = _once(primals[0]), primals[1]
         record, state, kept = _lane_by_lane(_run, problem, max_steps, -(-max_steps // BLOCK))(
             given, times
         )
@@ -91,6 +91,19 @@ def march(
         return (record, state), (still[0]._replace(window=d_window), still[1])
 
     return solve(given, jax.lax.stop_gradient(times))
+
+
+@jax.custom_jvp
+def _once(given: Given) -> Given:
+    """The same: what is made from it has no derivatives, and would seem to have those of zero."""
+    return given
+
+
+@_once.defjvp
+def _(primals, tangents):
+    raise NotImplementedError(
+        "Collocation has first derivatives only: take second ones with method='diffrax'."
+    )
 
 
 class Kept(NamedTuple):
@@ -286,8 +299,8 @@ def _lane_by_lane(function: Callable[..., Any], *static: Any) -> Callable[..., A
 def _linear(push, pull, d_given, like):
     """push(d_given), whose transpose is `pull`.
 
-    As the lower part of the solution of [1 0; -push 1] (given, found) = (d_given, 0), because of
-    the maps that JAX lets one transpose by hand it can batch only linear solves.
+    It is the lower part of the solution of [1 0; -push 1] (given, found) = (d_given, 0): linear
+    solves are the only maps with a transpose of one's own that JAX can batch.
     """
     # All of the right side must be linear in the tangents, zeros too.
     link = 0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(d_given))
