@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import diffrax as dfx
 import equinox as eqx
 import jax
@@ -12,6 +14,8 @@ from jaxlb.fluid import chain, collocation
 from jaxlb.fluid.window import Problem
 
 from .. import closed_forms
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TIMES = np.array([0.0, 0.3, 1.0, 2.5, 6.0, 10.0, 20.0])
 # theta, D, lambda, mu: the paper's Figure 3; gentle; sharp with a short and a long delay.
@@ -29,7 +33,7 @@ def system(lane, stages, servers=2):
 def piecewise(right_side, start, times):
     """DOP853 at 1e-13, anew from each time to the next: between steps it is much less accurate."""
     states = [np.asarray(start)]
-    for begin, end in zip(times[:-1], times[1:], strict=True):
+    for begin, end in pairwise(times):
         done = solve_ivp(right_side, (begin, end), states[-1], "DOP853", rtol=1e-13, atol=1e-13)
         states.append(done.y[:, -1])
     return np.array(states)
@@ -140,11 +144,11 @@ def test_single_precision_is_accurate_to_its_digits(two_stages):
     assert relative(found.y, two_stages).max() < 2e-5
 
 
-def observed(numbers):
+def observed(numbers, times=(3.0, 7.3), **options):
     """A scalar that depends on x and on jobs in transit, of four parameters and the start."""
     lane, x = numbers[:4], numbers[4]
-    y = lb.fluid.solve_imbalance(system(lane, 2), jnp.array([3.0, 7.3]), x).y
-    return y[1, 0] + 0.3 * y[0, 1]
+    found = lb.fluid.solve_imbalance(system(lane, 2), jnp.array(times), x, **options)
+    return found.y[1, 0] + 0.3 * found.y[0, 1]
 
 
 def difference(function, at, step):
@@ -156,46 +160,36 @@ def difference(function, at, step):
     return np.array(slopes)
 
 
-@pytest.fixture(scope="module")
-def slopes():
-    return jax.jit(jax.vmap(jax.grad(observed)))
-
-
-# The sharp lane needs more windows than a block has.
-@pytest.mark.parametrize("lane", [0, 3], ids=["figure 3", "sharp"])
-def test_gradients_are_those_of_finite_differences(slopes, lane):
-    numbers = np.append(LANES[lane], -1.0)
+def test_gradients_are_those_of_finite_differences():
+    numbers = np.append(LANES[0], -1.0)
 
     def value(numbers):
         y = imbalance_truth(numbers[:4], 2, numbers[4], [0.0, 3.0, 7.3])
         return y[2, 0] + 0.3 * y[1, 1]
 
-    wanted = difference(value, numbers, 1e-3 if lane == 0 else 1e-4)
-    found = slopes(numbers[None])[0]
-    # Differences are accurate to 1e-11 over the step; gradients to 5e-7 of the largest.
-    np.testing.assert_allclose(found, wanted, atol=5e-7 * max(abs(wanted)))
+    wanted = difference(value, numbers, 1e-3)
+    reverse = jax.jit(jax.grad(observed))(numbers)
+    forward = jax.jit(jax.jacfwd(observed))(numbers)
+    # Differences are accurate to 1e-8; gradients to 5e-7 of the largest.
+    np.testing.assert_allclose(reverse, wanted, atol=5e-7 * max(abs(wanted)))
+    # Both solve the same linear equations, to 1e-9 of the largest flow.
+    np.testing.assert_allclose(forward, reverse, rtol=1e-7, atol=1e-8)
 
 
-def test_forward_and_reverse_derivatives_agree(slopes):
-    numbers = np.column_stack([LANES, -np.ones(4)])
-    forward = jax.jit(jax.vmap(jax.jacfwd(observed)))(numbers)
-    # Both solve the same linear equations to 1e-9.
-    np.testing.assert_allclose(forward, slopes(numbers), rtol=1e-6, atol=1e-8)
+def test_derivatives_reach_windows_of_earlier_blocks():
+    """A block has 128 windows, and this lane needs more."""
+    numbers, late = np.append([5.0, 0.2, 20.0, 1.0], -1.0), (0.3, 20.0)
 
+    def solve(numbers):
+        return observed(numbers, late)
 
-def test_derivatives_reach_windows_of_earlier_blocks(monkeypatch):
-    """With blocks of four windows there are many."""
-    monkeypatch.setattr("jaxlb.fluid.march.BLOCK", 4)
-    numbers = np.append(LANES[0], -1.0)
-
-    def fresh(numbers):
-        return observed(numbers)
-
-    wanted = difference(lambda numbers: float(observed(jnp.asarray(numbers))), numbers, 1e-3)
-    reverse, forward = jax.grad(fresh)(numbers), jax.jacfwd(fresh)(numbers)
-    # Differences of values accurate to 1e-9 over a step of 1e-3.
-    np.testing.assert_allclose(reverse, wanted, atol=2e-6)
-    np.testing.assert_allclose(forward, reverse, atol=1e-8)
+    assert not np.isfinite(observed(jnp.array(numbers), late, max_steps=128))
+    value = jax.jit(solve)
+    wanted = difference(lambda numbers: float(value(numbers)), numbers, 1e-4)
+    both = jax.jit(jax.vmap(jax.grad(solve)))(np.stack([numbers, 0.9 * numbers]))
+    # Differences of values accurate to 1e-9 over a step of 1e-4; the largest slope is some hundreds.
+    np.testing.assert_allclose(both[0], wanted, atol=5e-7 * max(abs(wanted)))
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(solve))(numbers), both[0], rtol=1e-6, atol=1e-6)
 
 
 def test_second_derivatives_are_refused():
@@ -263,12 +257,15 @@ def test_the_default_is_collocation_where_it_applies():
         lb.System(15.0, 1.0, lb.MixedErlang(1.0, [0.5, 0.5]), lb.Logit(1.0)),
         lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lambda queue: jax.nn.softmax(-queue)),
     ]
-    for other in others:
-        assert lb.fluid.solve(other, [0.1]).method == "diffrax"
     paper = system(LANES[0], 2)
-    assert lb.fluid.solve(paper, [0.1], rtol=1e-6).method == "diffrax"
-    assert lb.fluid.solve(paper, [0.1], method="diffrax").error_estimate is None
-    assert lb.fluid.solve(paper, [0.1]).method == "collocation"
+
+    def solved(whole, **options):
+        return eqx.filter_eval_shape(lambda: lb.fluid.solve(whole, [0.1], **options))
+
+    assert [solved(other).method for other in others] == ["diffrax"] * 3
+    assert solved(paper, rtol=1e-6).method == "diffrax"
+    assert solved(paper, method="diffrax").error_estimate is None
+    assert solved(paper).method == "collocation"
 
 
 @pytest.mark.parametrize(
