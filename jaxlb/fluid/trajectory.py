@@ -24,29 +24,27 @@ class Trajectory(eqx.Module):
     """Solution of the fluid limit.
 
     - `times`: s, shape (times,).
-    - `jobs`: per unit of scale, shape (times, servers, compartments), phases then service.
+    - `queue`: q, jobs in service per unit of scale, shape (times, servers).
+    - `in_transit`: z, those in each delay phase, shape (times, servers, phases). Under `jit` it
+      costs nothing unless it is used.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
-    - `error_estimate`: by collocation, the largest part of a flow that any window leaves out,
-      relative to the largest flow; through Diffrax, which keeps to its tolerances, `None`.
+    - `error_estimate`: by collocation, the part of the flows that all windows leave out, relative
+      to the largest flow; through Diffrax, which keeps to its tolerances, `None`.
     - `method`: "collocation" or "diffrax", static.
     """
 
     times: Float[Array, " times"]
-    jobs: Float[Array, "times servers compartments"]
+    queue: Float[Array, "times servers"]
+    in_transit: Float[Array, "times servers phases"]
     result: dfx.RESULTS
     error_estimate: Float[Array, ""] | None = None
     method: str = eqx.field(static=True, default="diffrax")
 
     @property
-    def queue(self) -> Float[Array, "... times servers"]:
-        """Jobs in service, q."""
-        return self.jobs[..., -1]
-
-    @property
-    def in_transit(self) -> Float[Array, "... times servers phases"]:
-        """Jobs in each delay phase, z."""
-        return self.jobs[..., :-1]
+    def jobs(self) -> Float[Array, "... times servers compartments"]:
+        """All jobs, phases then service."""
+        return jnp.concatenate([self.in_transit, self.queue[..., None]], axis=-1)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -58,25 +56,22 @@ class ImbalanceTrajectory(eqx.Module):
     """Solution of the difference system.
 
     - `times`: s, shape (times,).
-    - `y`: (x, w_1, ..., w_L), jobs per unit of scale, shape (times, modes).
+    - `queue`: x, difference of jobs in service per unit of scale, shape (times,).
+    - `in_transit`: w, difference of jobs in each delay phase, shape (times, phases).
     - `result`, `error_estimate`, `method`: as in `Trajectory`.
     """
 
     times: Float[Array, " times"]
-    y: Float[Array, "times modes"]
+    queue: Float[Array, " times"]
+    in_transit: Float[Array, "times phases"]
     result: dfx.RESULTS
     error_estimate: Float[Array, ""] | None = None
     method: str = eqx.field(static=True, default="diffrax")
 
     @property
-    def queue(self) -> Float[Array, "... times"]:
-        """x: difference of jobs in service."""
-        return self.y[..., 0]
-
-    @property
-    def in_transit(self) -> Float[Array, "... times phases"]:
-        """w: difference of jobs in each delay phase."""
-        return self.y[..., 1:]
+    def y(self) -> Float[Array, "... times modes"]:
+        """(x, w_1, ..., w_L)."""
+        return jnp.concatenate([self.queue[..., None], self.in_transit], axis=-1)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -136,10 +131,11 @@ def solve(
     parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
     if _choose(method, system, (*parts, *steps)) == "collocation":
         found = _collocate(collocation.SERVERS, system, times, start, max_steps)
-        jobs = jnp.concatenate([found.stages, found.queue[..., None]], axis=-1)
-        return Trajectory(times, jobs, found.result, found.error, "collocation")
+        return Trajectory(
+            times, found.queue, found.stages, found.result, found.error, "collocation"
+        )
     jobs, result = _integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
-    return Trajectory(times, jobs, result)
+    return Trajectory(times, jobs[..., -1], jobs[..., :-1], result)
 
 
 def solve_imbalance(
@@ -182,10 +178,10 @@ def solve_imbalance(
         problem = collocation.LINEAR_DIFFERENCE if linear else collocation.DIFFERENCE
         jobs = jnp.roll(start, -1)[None]
         found = _collocate(problem, system, times, jobs, max_steps)
-        y = jnp.concatenate([found.queue, found.stages[:, 0]], axis=-1)
-        return ImbalanceTrajectory(times, y, found.result, found.error, "collocation")
+        queue, stages = found.queue[:, 0], found.stages[:, 0]
+        return ImbalanceTrajectory(times, queue, stages, found.result, found.error, "collocation")
     y, result = _integrate(right_side, system, times, start, parts, steps, max_steps)
-    return ImbalanceTrajectory(times, y, result)
+    return ImbalanceTrajectory(times, y[..., 0], y[..., 1:], result)
 
 
 def _choose(method: str, system: System, settings: tuple[Any, ...]) -> str:

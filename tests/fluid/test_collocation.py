@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
@@ -39,7 +40,7 @@ def piecewise(right_side, start, times):
     return np.array(states)
 
 
-def imbalance_truth(lane, stages, x, times=TIMES):
+def imbalance_truth(lane, stages, x, times: Any = TIMES):
     """Equations (6)-(8) by another solver, accurate to 1e-11."""
     theta, mean, arrival_rate, service_rate = lane
     gamma = stages / mean
@@ -57,7 +58,7 @@ def two_stages():
     return np.array([imbalance_truth(lane, 2, -1.0) for lane in LANES])
 
 
-def imbalances(lanes, stages, times=TIMES, x=-1.0):
+def imbalances(lanes, stages, times: Any = TIMES, x: Any = -1.0):
     def one(lane):
         return lb.fluid.solve_imbalance(system(lane, stages), times, x)
 
@@ -112,8 +113,8 @@ def test_imbalances_with_one_stage_and_with_many(stages):
 
 def test_jobs_at_unlike_servers_are_those_of_another_solver():
     start = np.random.default_rng(0).uniform(0, 5, (3, 5))
-    rates = np.array([0.7, 1.0, 1.6])
-    whole = lb.System(6.0, rates, lb.Erlang(1.5, 4), lb.Logit(0.8), 3)
+    rates = [0.7, 1.0, 1.6]
+    whole = lb.System(6.0, jnp.array(rates), lb.Erlang(1.5, 4), lb.Logit(0.8), 3)
     found = lb.fluid.solve(whole, TIMES, start)
 
     def right_side(_, jobs):
@@ -187,7 +188,7 @@ def test_derivatives_reach_windows_of_earlier_blocks():
     value = jax.jit(solve)
     wanted = difference(lambda numbers: float(value(numbers)), numbers, 1e-4)
     both = jax.jit(jax.vmap(jax.grad(solve)))(np.stack([numbers, 0.9 * numbers]))
-    # Differences of values accurate to 1e-9 over a step of 1e-4; the largest slope is some hundreds.
+    # Differences of values accurate to 1e-9 over a step of 1e-4; slopes are some hundreds.
     np.testing.assert_allclose(both[0], wanted, atol=5e-7 * max(abs(wanted)))
     np.testing.assert_allclose(jax.jit(jax.jacfwd(solve))(numbers), both[0], rtol=1e-6, atol=1e-6)
 
@@ -283,8 +284,8 @@ def test_the_default_is_collocation_where_it_applies():
     ids=repr,
 )
 def test_collocation_is_refused_where_it_does_not_apply(change, words):
-    parts = {"delay": lb.Erlang(1.0, 2), "routing": lb.Logit(1.0)}
-    options = {"method": "collocation"}
+    parts: dict[str, Any] = {"delay": lb.Erlang(1.0, 2), "routing": lb.Logit(1.0)}
+    options: dict[str, Any] = {"method": "collocation"}
     for name, value in change.items():
         (parts if name in parts else options)[name] = value
     with pytest.raises(ValueError, match="must") as error:
