@@ -295,7 +295,8 @@ def test_collocation_is_refused_where_it_does_not_apply(change, words):
 
 @pytest.mark.parametrize("method", ["collocation", "diffrax"])
 def test_many_are_solved_in_chunks_as_each_would_be_alone(method):
-    systems = jax.vmap(lambda lane: system(lane, 2))(LANES)
+    # Their costs fall, rise and rise: no order that undoes itself.
+    systems = jax.vmap(lambda lane: system(lane, 2))(LANES[[2, 0, 1, 3]])
     initial = jnp.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
     found = lb.fluid.solve_many(systems, TIMES, initial, chunk=3, method=method)
     assert found.method == method
