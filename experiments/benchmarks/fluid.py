@@ -9,7 +9,7 @@ largest value, against DOP853 at 1e-13.
 Run:     python -m experiments.benchmarks.fluid
 Needs:   CasADi and pydiffsol (extra `bench`); a peer that is missing is left out.
 Writes:  experiments/benchmarks/results/fluid.json
-Cost:    a quarter of an hour on one core.
+Cost:    twelve minutes on one core.
 """
 
 import importlib.util

@@ -145,10 +145,10 @@ def test_single_precision_is_accurate_to_its_digits(two_stages):
     assert relative(found.y, two_stages).max() < 2e-5
 
 
-def observed(numbers, times=(3.0, 7.3), **options):
+def observed(numbers, times, **options):
     """A scalar that depends on x and on jobs in transit, of four parameters and the start."""
     lane, x = numbers[:4], numbers[4]
-    found = lb.fluid.solve_imbalance(system(lane, 2), jnp.array(times), x, **options)
+    found = lb.fluid.solve_imbalance(system(lane, 2), times, x, **options)
     return found.y[1, 0] + 0.3 * found.y[0, 1]
 
 
@@ -161,42 +161,45 @@ def difference(function, at, step):
     return np.array(slopes)
 
 
-def test_gradients_are_those_of_finite_differences():
-    numbers = np.append(LANES[0], -1.0)
+@pytest.fixture(scope="module")
+def slopes():
+    """Derivatives of `observed` in reverse and forward, for pairs of systems."""
+    return [
+        jax.jit(jax.vmap(transform(observed), (0, None))) for transform in (jax.grad, jax.jacfwd)
+    ]
+
+
+def test_gradients_are_those_of_finite_differences(slopes):
+    numbers, times = np.append(LANES[0], -1.0), np.array([3.0, 7.3])
 
     def value(numbers):
-        y = imbalance_truth(numbers[:4], 2, numbers[4], [0.0, 3.0, 7.3])
+        y = imbalance_truth(numbers[:4], 2, numbers[4], [0.0, *times])
         return y[2, 0] + 0.3 * y[1, 1]
 
     wanted = difference(value, numbers, 1e-3)
-    reverse = jax.jit(jax.grad(observed))(numbers)
-    forward = jax.jit(jax.jacfwd(observed))(numbers)
+    reverse, forward = (slope(np.stack([numbers, 0.9 * numbers]), times) for slope in slopes)
     # Differences are accurate to 1e-8; gradients to 5e-7 of the largest.
-    np.testing.assert_allclose(reverse, wanted, atol=5e-7 * max(abs(wanted)))
+    np.testing.assert_allclose(reverse[0], wanted, atol=5e-7 * max(abs(wanted)))
     # Both solve the same linear equations, to 1e-9 of the largest flow.
     np.testing.assert_allclose(forward, reverse, rtol=1e-7, atol=1e-8)
 
 
-def test_derivatives_reach_windows_of_earlier_blocks():
+def test_derivatives_reach_windows_of_earlier_blocks(slopes):
     """A block has 128 windows, and this lane needs more."""
-    numbers, late = np.append([5.0, 0.2, 20.0, 1.0], -1.0), (0.3, 20.0)
-
-    def solve(numbers):
-        return observed(numbers, late)
-
-    assert not np.isfinite(observed(jnp.array(numbers), late, max_steps=128))
-    value = jax.jit(solve)
-    wanted = difference(lambda numbers: float(value(numbers)), numbers, 1e-4)
-    both = jax.jit(jax.vmap(jax.grad(solve)))(np.stack([numbers, 0.9 * numbers]))
+    numbers, times = np.append([5.0, 0.2, 20.0, 1.0], -1.0), np.array([0.3, 20.0])
+    assert not np.isfinite(observed(jnp.array(numbers), times, max_steps=128))
+    value = jax.jit(observed)
+    wanted = difference(lambda numbers: float(value(numbers, times)), numbers, 1e-4)
+    reverse, forward = (slope(np.stack([numbers, 0.9 * numbers]), times) for slope in slopes)
     # Differences of values accurate to 1e-9 over a step of 1e-4; slopes are some hundreds.
-    np.testing.assert_allclose(both[0], wanted, atol=5e-7 * max(abs(wanted)))
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(solve))(numbers), both[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(reverse[0], wanted, atol=5e-7 * max(abs(wanted)))
+    np.testing.assert_allclose(forward, reverse, rtol=1e-6, atol=1e-6)
 
 
 def test_second_derivatives_are_refused():
     numbers = jnp.append(jnp.asarray(LANES[0]), -1.0)
     with pytest.raises(NotImplementedError, match="method='diffrax'"):
-        jax.hessian(observed)(numbers)
+        jax.hessian(observed)(numbers, np.array([3.0, 7.3]))
 
 
 def test_bad_members_are_flagged_and_leave_the_others_alone():
