@@ -26,13 +26,16 @@ def solve_many(
     - `systems`: a system whose every array has a leading axis, as made under `jax.vmap`.
     - `times`: as in `solve`, the same for all.
     - `initial`: as in `solve`, with a leading axis; by default the paper's start for all.
-    - `chunk`: how many go together, static; 8 to 32 are about equally fast on a CPU, on a GPU
-      thousands should.
+    - `chunk`: how many go together, static.
     - `options`: those of `solve`, the same for all.
 
     **Returns:** a `Trajectory` with a leading axis, in the order given.
 
     **Raises:** as `solve`; `ValueError` unless all arrays have one leading axis in common.
+
+    **Cost:** through Diffrax, for the 64 systems of `experiments/benchmarks/fluid.py` with ten
+    stages on one core, 2.5 ms for each in chunks of 8 or 16 and 3.5 ms in chunks of 32, against
+    5.4 ms under `jax.vmap`, with results equal to the last bit. Collocation on a CPU gains nothing.
     """
     _checks.kind("systems", systems, System)
     chunk = _checks.integer("chunk", chunk, 1)

@@ -125,8 +125,8 @@ def solve(
     Collocation has first derivatives, forward and in reverse; second ones raise.
 
     **Accuracy:** largest error over [0, 20] relative to the largest value, on random systems.
-    Collocation, up to 200 stages: 1e-8 in float64 (each delay phase to 2e-7 of its own largest
-    value), 6e-5 in float32; derivatives 1e-9 of the largest. Tsit5 with the defaults, up to 50
+    Collocation, up to 200 stages: 1e-8 in float64 (each delay phase to 3e-7 of its own largest
+    value), 6e-5 in float32; derivatives 1e-8 of the largest. Tsit5 with the defaults, up to 50
     stages: 3e-7 and 4e-5. Against Dormand-Prince 8(5,3) at 1e-13 and 1e-12
     (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`).
 
