@@ -2,6 +2,7 @@
 
 from ..model.equilibrium import equilibrium
 from . import limit_cycle
+from .batch import solve_many
 from .trajectory import ImbalanceTrajectory, Trajectory, solve, solve_imbalance
 
 __all__ = [
@@ -11,4 +12,5 @@ __all__ = [
     "limit_cycle",
     "solve",
     "solve_imbalance",
+    "solve_many",
 ]

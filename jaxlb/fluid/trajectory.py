@@ -1,4 +1,4 @@
-"""Trajectories of the fluid limit and of the difference mode, through Diffrax."""
+"""Trajectories of the fluid limit and of the difference mode, by collocation or through Diffrax."""
 
 import warnings
 from collections.abc import Callable
@@ -6,38 +6,45 @@ from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import dynamics, imbalance
 from ..model.system import System
+from . import collocation
+from .window import Start
 
 MAX_STEPS = 65536
+METHODS = "auto", "collocation", "diffrax"
 
 
 class Trajectory(eqx.Module):
     """Solution of the fluid limit.
 
     - `times`: s, shape (times,).
-    - `jobs`: per unit of scale, shape (times, servers, compartments), phases then service.
+    - `queue`: q, jobs in service per unit of scale, shape (times, servers).
+    - `in_transit`: z, those in each delay phase, shape (times, servers, phases). Under `jit` it
+      costs nothing unless it is used.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
+    - `error_estimate`: by collocation, the part of the flows that all windows leave out, relative
+      to the largest flow; through Diffrax, which keeps to its tolerances, `None`.
+    - `method`: "collocation" or "diffrax", static.
     """
 
     times: Float[Array, " times"]
-    jobs: Float[Array, "times servers compartments"]
+    queue: Float[Array, "times servers"]
+    in_transit: Float[Array, "times servers phases"]
     result: dfx.RESULTS
+    error_estimate: Float[Array, ""] | None = None
+    method: str = eqx.field(static=True, default="diffrax")
 
     @property
-    def queue(self) -> Float[Array, "... times servers"]:
-        """Jobs in service, q."""
-        return self.jobs[..., -1]
-
-    @property
-    def in_transit(self) -> Float[Array, "... times servers phases"]:
-        """Jobs in each delay phase, z."""
-        return self.jobs[..., :-1]
+    def jobs(self) -> Float[Array, "... times servers compartments"]:
+        """All jobs, phases then service."""
+        return jnp.concatenate([self.in_transit, self.queue[..., None]], axis=-1)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -49,23 +56,22 @@ class ImbalanceTrajectory(eqx.Module):
     """Solution of the difference system.
 
     - `times`: s, shape (times,).
-    - `y`: (x, w_1, ..., w_L), jobs per unit of scale, shape (times, modes).
-    - `result`: as in `Trajectory`.
+    - `queue`: x, difference of jobs in service per unit of scale, shape (times,).
+    - `in_transit`: w, difference of jobs in each delay phase, shape (times, phases).
+    - `result`, `error_estimate`, `method`: as in `Trajectory`.
     """
 
     times: Float[Array, " times"]
-    y: Float[Array, "times modes"]
+    queue: Float[Array, " times"]
+    in_transit: Float[Array, "times phases"]
     result: dfx.RESULTS
+    error_estimate: Float[Array, ""] | None = None
+    method: str = eqx.field(static=True, default="diffrax")
 
     @property
-    def queue(self) -> Float[Array, "... times"]:
-        """x: difference of jobs in service."""
-        return self.y[..., 0]
-
-    @property
-    def in_transit(self) -> Float[Array, "... times phases"]:
-        """w: difference of jobs in each delay phase."""
-        return self.y[..., 1:]
+    def y(self) -> Float[Array, "... times modes"]:
+        """(x, w_1, ..., w_L)."""
+        return jnp.concatenate([self.queue[..., None], self.in_transit], axis=-1)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -78,6 +84,7 @@ def solve(
     times: Any,
     initial: Any = None,
     *,
+    method: str = "auto",
     solver: dfx.AbstractSolver | None = None,
     rtol: Any = None,
     atol: Any = None,
@@ -94,6 +101,10 @@ def solve(
     - `initial`: jobs per unit of scale at time zero: all, shape (servers, compartments), or those
       in service, shape (servers,), with none in transit. By default the paper's start: one job in
       service at each server but the first.
+    - `method`: static. "collocation" needs an `Erlang` delay and the `Logit` rule; it has no
+      settings but `max_steps`. "diffrax" takes any delay with phases and any rule. By default
+      collocation where it applies, unless one of Diffrax's settings, which follow, is given;
+      `Trajectory.method` tells.
     - `solver`: any Diffrax solver; `Tsit5()` by default. Beyond about 200 stages the chain is stiff
       and an explicit method needs some D L / 3 steps for each second.
     - `rtol`, `atol`: tolerances of the adaptive step, by default 1e-8 in float64 and 1e-6 in
@@ -103,7 +114,7 @@ def solve(
     - `controller`, `first_step`: any Diffrax step size controller, in place of the tolerances, and
       its first step, s; a solver without an error estimate, such as `Euler()`, needs
       `diffrax.ConstantStepSize()` and a step.
-    - `max_steps`: static; a member that needs more ends with a result code.
+    - `max_steps`: static; a member that needs more steps, or windows, ends with a result code.
 
     **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`; a member that
     failed, or whose traced times are out of order, holds infinities and has no meaningful gradient.
@@ -111,26 +122,35 @@ def solve(
     **Raises:** `ValueError` on a bad argument. Warns on `BacksolveAdjoint`, whose backward solve of
     the delay chain is unstable: its gradients are wrong by orders of magnitude at 50 stages.
 
-    **Accuracy:** with the defaults, largest error over [0, 20] relative to the largest value, on
-    random systems with 1 to 50 stages: below 3e-7 in float64 and 4e-5 in float32, against
-    Dormand-Prince 8(5,3) at 1e-12 (`experiments/accuracy.py`).
+    Collocation has first derivatives, forward and in reverse; second ones raise.
 
-    **Cost:** on one core, float64, compiled, for 200 times: 0.3 ms with 1 stage, 0.8 ms with 10,
-    3 ms with 50.
+    **Accuracy:** largest error over [0, 20] relative to the largest value, on random systems.
+    Collocation, up to 200 stages: 1e-8 in float64 (each delay phase to 3e-7 of its own largest
+    value), 6e-5 in float32; derivatives 1e-8 of the largest. Tsit5 with the defaults, up to 50
+    stages: 3e-7 and 4e-5. Against Dormand-Prince 8(5,3) at 1e-13 and 1e-12
+    (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`).
+
+    **Cost:** on one core, float64, compiled, for 200 times, collocation: 0.35 ms with 1 to 50
+    stages and 0.8 ms with 200 for the queues of two servers; 0.5 ms with 2 stages, 2 ms with 50 and
+    9 ms with 200 if jobs in transit are wanted too. A gradient in reverse costs 2 to 3 times the
+    value. On a CPU a batch is worked through one by one, so no member waits for another. Tsit5:
+    0.3 ms with 1 stage, 0.8 ms with 10, 3 ms with 50, and several times as much for sharp rules
+    or in a batch (see `solve_many`).
+
+    **Source:** the sweeps are those of waveform relaxation, window by window: Lelarasmee, Ruehli
+    and Sangiovanni-Vincentelli (1982), IEEE Trans. Computer-Aided Design 1(3).
     """
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
-    jobs, result = _integrate(
-        dynamics.drift,
-        system,
-        times,
-        start,
-        (solver, adjoint, controller),
-        (rtol, atol, first_step),
-        max_steps,
-    )
-    return Trajectory(times, jobs, result)
+    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
+    if _choose(method, system, (*parts, *steps)) == "collocation":
+        found = _collocate(collocation.SERVERS, system, times, start, max_steps)
+        return Trajectory(
+            times, found.queue, found.stages, found.result, found.error, "collocation"
+        )
+    jobs, result = _integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
+    return Trajectory(times, jobs[..., -1], jobs[..., :-1], result)
 
 
 def solve_imbalance(
@@ -139,6 +159,7 @@ def solve_imbalance(
     initial: Any,
     *,
     linear: bool = False,
+    method: str = "auto",
     solver: dfx.AbstractSolver | None = None,
     rtol: Any = None,
     atol: Any = None,
@@ -156,6 +177,11 @@ def solve_imbalance(
 
     **Raises:** as `solve`; and `ValueError` where the difference system is not closed (see
     `jaxlb.model.imbalance.drift`).
+
+    **Accuracy:** as `solve`.
+
+    **Cost:** as in `solve`, by collocation for x alone: 0.09 ms with 1 to 10 stages, 0.17 ms with
+    50, 0.6 ms with 200.
     """
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
@@ -165,16 +191,44 @@ def solve_imbalance(
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
     right_side = imbalance.linearised_drift if linear else imbalance.drift
-    y, result = _integrate(
-        right_side,
-        system,
-        times,
-        start,
-        (solver, adjoint, controller),
-        (rtol, atol, first_step),
-        max_steps,
-    )
-    return ImbalanceTrajectory(times, y, result)
+    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
+    if _choose(method, system, (*parts, *steps)) == "collocation":
+        if not linear:
+            imbalance.require_closed(system)
+        problem = collocation.LINEAR_DIFFERENCE if linear else collocation.DIFFERENCE
+        jobs = jnp.roll(start, -1)[None]
+        found = _collocate(problem, system, times, jobs, max_steps)
+        queue, stages = found.queue[:, 0], found.stages[:, 0]
+        return ImbalanceTrajectory(times, queue, stages, found.result, found.error, "collocation")
+    y, result = _integrate(right_side, system, times, start, parts, steps, max_steps)
+    return ImbalanceTrajectory(times, y[..., 0], y[..., 1:], result)
+
+
+def _choose(method: str, system: System, settings: tuple[Any, ...]) -> str:
+    """The method to be used; any of Diffrax's settings asks for Diffrax."""
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+    for_diffrax = any(setting is not None for setting in settings)
+    if method == "collocation":
+        collocation.require(system)
+        if for_diffrax:
+            raise ValueError(
+                "`method` must be 'diffrax' for a solver, tolerances, an adjoint, a controller or "
+                "a first step of Diffrax, got 'collocation'."
+            )
+    if method == "auto":
+        return "collocation" if collocation.applies(system) and not for_diffrax else "diffrax"
+    return method
+
+
+def _collocate(problem, system, times, start, max_steps):
+    max_steps = _checks.integer("max_steps", max_steps, 1)
+    # One dtype throughout, as below.
+    dtype = jnp.result_type(start, times, *system.numbers)
+    system = jax.tree.map(lambda leaf: leaf.astype(dtype), system)
+    start = start.astype(dtype)
+    modes = Start(start[:, -1], start[:, :-1])
+    return collocation.solve(problem, system, times.astype(dtype), modes, max_steps)
 
 
 def _integrate(right_side, system, times, start, parts, steps, max_steps):

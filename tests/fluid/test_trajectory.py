@@ -178,7 +178,9 @@ def test_member_that_fails_says_so_and_leaves_the_others_alone():
     means = jnp.array([1.0, 1e-3, 0.5])
 
     def solve(mean):
-        solution = lb.fluid.solve(system(mean=mean), FIGURE_TIMES[:2], max_steps=512)
+        solution = lb.fluid.solve(
+            system(mean=mean), FIGURE_TIMES[:2], method="diffrax", max_steps=512
+        )
         return solution.jobs, solution.ok, solution.result == dfx.RESULTS.max_steps_reached
 
     jobs, ok, too_long = jax.jit(jax.vmap(solve))(means)
