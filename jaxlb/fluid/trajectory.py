@@ -1,4 +1,7 @@
-"""Trajectories of the fluid limit and of the difference mode, through Diffrax."""
+"""Trajectories of the fluid limit and of the difference mode.
+
+Through Diffrax; of a deterministic delay by the method of steps (`jaxlb.fluid.delay_limit`).
+"""
 
 import warnings
 from collections.abc import Callable
@@ -11,7 +14,9 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import dynamics, imbalance
+from ..model.delays import Deterministic
 from ..model.system import System
+from . import delay_limit
 
 MAX_STEPS = 65536
 
@@ -20,7 +25,8 @@ class Trajectory(eqx.Module):
     """Solution of the fluid limit.
 
     - `times`: s, shape (times,).
-    - `jobs`: per unit of scale, shape (times, servers, compartments), phases then service.
+    - `jobs`: per unit of scale, shape (times, servers, compartments), phases then service. A
+      deterministic delay has one compartment for all in transit.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
     """
@@ -84,7 +90,7 @@ def solve(
     adjoint: dfx.AbstractAdjoint | None = None,
     controller: dfx.AbstractStepSizeController | None = None,
     first_step: Any = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
 ) -> Trajectory:
     """Fluid limit (2)-(4) of one system from time zero, at the given times.
 
@@ -103,12 +109,17 @@ def solve(
     - `controller`, `first_step`: any Diffrax step size controller, in place of the tolerances, and
       its first step, s; a solver without an error estimate, such as `Euler()`, needs
       `diffrax.ConstantStepSize()` and a step.
-    - `max_steps`: static; a member that needs more ends with a result code.
+    - `max_steps`: static; a member that needs more ends with a result code. By default 65536.
+
+    For a `Deterministic` delay, `rtol` and `atol` are of the last Chebyshev coefficients of a
+    window, and `max_steps` windows of memory: by default 1024, or where all is concrete as many as
+    needed up to 65536. Other settings have no meaning there; both modes of derivatives work.
 
     **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`; a member that
     failed, or whose traced times are out of order, holds infinities and has no meaningful gradient.
 
-    **Raises:** `ValueError` on a bad argument. Warns on `BacksolveAdjoint`, whose backward solve of
+    **Raises:** `ValueError` on a bad argument, and on a delay without phases but `Deterministic`,
+    where the rule must look at queues alone. Warns on `BacksolveAdjoint`, whose backward solve of
     the delay chain is unstable: its gradients are wrong by orders of magnitude at 50 stages.
 
     **Accuracy:** with the defaults, largest error over [0, 20] relative to the largest value, on
@@ -121,7 +132,12 @@ def solve(
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
-    jobs, result = _integrate(
+    if isinstance(system.delay, Deterministic):
+        refuse_settings(solver, adjoint, controller, first_step)
+        settings = (rtol, atol), max_steps
+        found, result = delay_limit.solve_jobs(system, times, start[:, 1], None, *settings)
+        return Trajectory(times, found[..., :2], result)
+    jobs, result = integrate(
         dynamics.drift,
         system,
         times,
@@ -145,12 +161,13 @@ def solve_imbalance(
     adjoint: dfx.AbstractAdjoint | None = None,
     controller: dfx.AbstractStepSizeController | None = None,
     first_step: Any = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
 ) -> ImbalanceTrajectory:
     """Difference system (6)-(8), or its linearisation (9)-(11), at the given times.
 
     **Arguments:** `initial`: y = (x, w_1, ..., w_L) at time zero, shape (modes,), or x alone with
-    w = 0, a scalar. `linear`: static. The others as in `solve`.
+    w = 0, a scalar. `linear`: static. The others as in `solve`. With a `Deterministic` delay y is
+    (x,), and nothing is in transit at time zero.
 
     **Returns:** an `ImbalanceTrajectory`.
 
@@ -160,12 +177,18 @@ def solve_imbalance(
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
     system.require_servers_alike()
-    modes = system.phase_delay("the difference system").num_phases + 1
+    fixed = isinstance(system.delay, Deterministic)
+    modes = 1 if fixed else system.phase_delay("the difference system").num_phases + 1
     scalar = _checks.ndim("initial", initial) == 0
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
+    if fixed:
+        refuse_settings(solver, adjoint, controller, first_step)
+        settings = (rtol, atol), max_steps
+        y, result = delay_limit.solve_difference(system, times, start, linear, *settings)
+        return ImbalanceTrajectory(times, y, result)
     right_side = imbalance.linearised_drift if linear else imbalance.drift
-    y, result = _integrate(
+    y, result = integrate(
         right_side,
         system,
         times,
@@ -177,7 +200,14 @@ def solve_imbalance(
     return ImbalanceTrajectory(times, y, result)
 
 
-def _integrate(right_side, system, times, start, parts, steps, max_steps):
+def refuse_settings(solver, adjoint, controller, first_step) -> None:
+    """Raise `ValueError` on settings of Diffrax, for a deterministic delay."""
+    settings = {"solver": solver, "adjoint": adjoint, "controller": controller}
+    _checks.absent({**settings, "first_step": first_step}, "for a deterministic delay")
+
+
+def integrate(right_side, system, times, start, parts, steps, max_steps):
+    """Solution of y' = right_side(system, y) at the times, and Diffrax's result code."""
     solver, adjoint, controller = parts
     rtol, atol, first_step = steps
     solver = dfx.Tsit5() if solver is None else solver
@@ -190,13 +220,10 @@ def _integrate(right_side, system, times, start, parts, steps, max_steps):
             "expect wrong gradients with many stages.",
             stacklevel=3,
         )
-    max_steps = _checks.integer("max_steps", max_steps, 1)
+    max_steps = _checks.integer("max_steps", MAX_STEPS if max_steps is None else max_steps, 1)
     # One dtype throughout: a step in one precision of a state in another would not trace.
     dtype = jnp.result_type(start, times, *system.numbers)
-    # Tolerances enter as arrays: as Python numbers each new value would recompile.
-    usual = 1e-8 if jnp.finfo(dtype).eps < 1e-8 else 1e-6
-    rtol = _checks.positive("rtol", usual if rtol is None else rtol).astype(dtype)
-    atol = _checks.positive("atol", usual if atol is None else atol).astype(dtype)
+    rtol, atol = _checks.tolerances(rtol, atol, dtype)
     controller = dfx.PIDController(rtol=rtol, atol=atol) if controller is None else controller
     _checks.kind("controller", controller, dfx.AbstractStepSizeController)
     if first_step is not None:
