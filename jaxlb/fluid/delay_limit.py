@@ -5,6 +5,7 @@
 for nothing is in transit at time zero. Jobs in transit are those routed in the last D seconds.
 """
 
+from functools import partial
 from typing import Any
 
 import diffrax as dfx
@@ -43,7 +44,8 @@ class RoutedDifference(eqx.Module):
         if self.slope is not None:
             return self.slope * x
         rule: Any = self.system.routing
-        return 2 * self.system.arrival_rate * imbalance.share_difference(rule, x)[None]
+        share = jax.vmap(partial(imbalance.share_difference, rule), 1)(x)
+        return 2 * self.system.arrival_rate * share[None]
 
 
 def solve_jobs(
@@ -91,8 +93,7 @@ def require_queues_alone(system: System) -> None:
     """Raise `ValueError` unless the rule is known to look at queues alone."""
     if not system.looks_at_queues_alone:
         raise ValueError(
-            "`routing` must look at queues alone for a delay without phases, got "
-            f"{type(system.routing).__name__}."
+            f"`routing` must look at queues alone here, got {type(system.routing).__name__}."
         )
 
 

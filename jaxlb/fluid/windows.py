@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from equinox.internal import unvmap_max
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 from numpy.polynomial import chebyshev
 
@@ -86,10 +87,8 @@ def _with_derivatives_jvp(primals, tangents):
     # Called once more, so that the tangent has derivatives of its own.
     values = with_derivatives(windows, values, offset, count)
     numbers, rest = eqx.partition(windows, eqx.is_inexact_array)
-    # What does not move has a zero that is linear in what does: a constant cannot be transposed.
-    none = 0 * sum(jnp.sum(move) for move in jax.tree.leaves(tangents[0]))
     moved = jax.tree.map(
-        lambda number, move: jnp.broadcast_to(none, number.shape) if move is None else move,
+        lambda number, move: jnp.zeros_like(number) if move is None else move,
         numbers,
         tangents[0],
     )
@@ -100,24 +99,27 @@ def _moves(numbers: Windows, rest: Windows, found: tuple, moved: Windows) -> Arr
     """Change of the values when the numbers of the windows change by `moved`.
 
     Unknown are the changes of values and numbers together, so that the numbers' part in each window
-    is met, or in reverse mode summed, within the sweep.
+    is met, or in reverse mode summed, within the sweep. They are one array: of several, JAX could
+    not transpose those that happen to be constant.
     """
+    right, unpacked = ravel_pytree((jnp.zeros_like(found[0]), moved))
 
     def equations(unknowns):
         values, _, count = found
-        move, moved = unknowns
+        move, moved = unpacked(unknowns)
         number = jnp.arange(len(values))
-        changes = jax.vmap(lambda number: _change(numbers, rest, found, unknowns, number))(number)
-        return move - jnp.where((number < count)[:, None, None, None], changes, 0), moved
+        moves = jax.vmap(lambda n: _change(numbers, rest, found, (move, moved), n))(number)
+        known = jnp.where((number < count)[:, None, None, None], moves, 0)
+        return ravel_pytree((move - known, moved))[0]
 
-    def forward(_, right):
-        return at_its_own_pace(partial(_forward, rest), numbers, found, right)
+    def sweep(by, _, right):
+        def swept(numbers, found, right):
+            return ravel_pytree(by(rest, numbers, found, unpacked(right)))[0]
 
-    def back(_, right):
-        return at_its_own_pace(partial(_back, rest), numbers, found, right)
+        return at_its_own_pace(swept, numbers, found, right)
 
-    none = jnp.broadcast_to(0 * moved.length, found[0].shape)
-    return jax.lax.custom_linear_solve(equations, (none, moved), forward, back)[0]
+    forward, back = partial(sweep, _forward), partial(sweep, _back)
+    return unpacked(jax.lax.custom_linear_solve(equations, right, forward, back))[0]
 
 
 def _change(numbers: Windows, rest: Windows, found: tuple, moves: tuple, number: Array) -> Array:
