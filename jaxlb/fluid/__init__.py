@@ -1,4 +1,4 @@
-"""The limit of a large system: trajectories and equilibria of the fluid ODE."""
+"""The limit of a large system: trajectories, equilibria and cycles; action or information late."""
 
 from ..model.equilibrium import equilibrium
 from . import information_delay, limit_cycle

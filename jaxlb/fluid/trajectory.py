@@ -124,10 +124,12 @@ def solve(
 
     **Accuracy:** with the defaults, largest error over [0, 20] relative to the largest value, on
     random systems with 1 to 50 stages: below 3e-7 in float64 and 4e-5 in float32, against
-    Dormand-Prince 8(5,3) at 1e-12 (`experiments/accuracy.py`).
+    Dormand-Prince 8(5,3) at 1e-12 (`experiments/accuracy.py`). With a deterministic delay below
+    1e-8 and 3e-6 (`tests/fluid/test_delay_limit.py`).
 
     **Cost:** on one core, float64, compiled, for 200 times: 0.3 ms with 1 stage, 0.8 ms with 10,
-    3 ms with 50.
+    3 ms with 50, 0.1 ms with a deterministic delay. There a batch on a CPU is worked through one
+    member after another; its gradients under `jax.vmap` are 1.8 ms, by `jax.lax.map` 0.4 ms each.
     """
     _checks.kind("system", system, System)
     times = _checks.times("times", times)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import jax
@@ -7,6 +9,7 @@ import pytest
 from scipy.integrate import quad
 
 import jaxlb as lb
+from jaxlb.fluid import method_of_steps, windows
 
 from .. import closed_forms
 from ..delay_equation import by_stacked_lags
@@ -15,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PAPER = 15.0, 1.0, 1.0, 1.0
 TIMES = np.linspace(0, 7.3, 74)
-TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+TIGHT: Any = {"rtol": 1e-12, "atol": 1e-12}
 
 
-def system(arrival_rate=15.0, service_rate=1.0, mean=1.0, sensitivity=1.0, servers=2):
+def system(arrival_rate=15.0, service_rate: Any = 1.0, mean=1.0, sensitivity=1.0, servers=2):
     delay, rule = lb.Deterministic(mean), lb.Logit(sensitivity)
     return lb.System(arrival_rate, service_rate, delay, rule, servers)
 
@@ -187,6 +190,29 @@ def test_bad_members_are_flagged_and_leave_the_others_bit_equal():
     assert np.all(np.isinf(np.asarray(jobs)[1:6]))
     good = batch(jnp.full(7, 1.0).at[6].set(0.5), jnp.ones(7).at[6].set(2.0), jnp.ones(7))[0]
     np.testing.assert_array_equal(np.asarray(jobs)[[0, 6]], np.asarray(good)[[0, 6]])
+
+
+def test_a_batch_in_step_gives_what_each_gives_at_its_own_pace(monkeypatch):
+    """Off the CPU a batch runs in step; the number of windows makes it a program of its own."""
+
+    def value(p):
+        return lb.fluid.solve(system(9.0, 0.8, p[0], p[1]), [2.2], max_steps=300).queue[-1, 0]
+
+    def in_step(function, *arguments):
+        return function(*arguments)
+
+    batch = jnp.array([[1.0, 1.0], [0.11, 0.2], [2.0, 3.0], [1e-4, 1.0]])
+    both = jax.value_and_grad(value)
+    alone, slopes = zip(*[both(p) for p in batch[:3]], strict=True)
+    for module in (method_of_steps, windows):
+        monkeypatch.setattr(module, "at_its_own_pace", in_step)
+    jax.clear_caches()
+    found, gradient = jax.jit(jax.vmap(both))(batch)
+    # The same arithmetic, but for the order of some sums.
+    np.testing.assert_allclose(found[:3], alone, rtol=1e-12)
+    np.testing.assert_allclose(gradient[:3], slopes, rtol=1e-9, atol=1e-11)
+    assert np.isinf(found[3])
+    jax.clear_caches()
 
 
 def test_traced_times_out_of_order_are_flagged():

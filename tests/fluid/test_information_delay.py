@@ -1,3 +1,5 @@
+from typing import Any
+
 import diffrax as dfx
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 information_delay = lb.fluid.information_delay
 TIMES = np.linspace(0, 8, 33)
-TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+TIGHT: Any = {"rtol": 1e-12, "atol": 1e-12}
 GENERATOR = np.array([[-2.0, 1.5], [0.5, -3.0]])
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -68,7 +70,8 @@ def test_critical_window_of_a_moving_average_is_that_of_a_root_finder():
         residual = r + 1 + 5 * (1 - np.exp(-r * width)) / (r * width)
         return residual.real, residual.imag
 
-    frequency, width = fsolve(equations, (2.0, 2.5), xtol=1e-13)
+    root: Any = fsolve(equations, (2.0, 2.5), xtol=1e-13)
+    frequency, width = root
     critical = lb.stability.critical_delay(system(lb.moving_average(1.0)))
     # The mean of the law is half the window. The finder's own tolerance is 1e-13.
     np.testing.assert_allclose(2 * critical.lower, width, rtol=1e-12)
@@ -104,7 +107,7 @@ def test_critical_delay_under_velocity_information_keeps_the_ratio_of_weight_and
         open_loop = gain * (1 + 1j * ratio * lag * frequency) / (rate + 1j * frequency)
         return np.angle(-open_loop * np.exp(-1j * lag * frequency))
 
-    lag = brentq(excess, 0.3, 1.0, xtol=1e-14)
+    lag: Any = brentq(excess, 0.3, 1.0, xtol=1e-14)
     delay = lb.velocity_information(lb.Deterministic(1.0), ratio)
     critical = lb.stability.critical_delay(system(delay, gain))
     # The mean of the law is D less the weight.
