@@ -27,6 +27,8 @@ from .model import (
     TransformDelay,
     WeightedLogit,
     from_mean_cv,
+    moving_average,
+    velocity_information,
 )
 
 __version__ = version("jaxlb")
@@ -48,6 +50,8 @@ __all__ = [
     "fluid",
     "from_mean_cv",
     "model",
+    "moving_average",
     "stability",
     "stochastic",
+    "velocity_information",
 ]

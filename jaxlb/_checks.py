@@ -154,6 +154,13 @@ def finite(name: str, value: Any, unit: str = "", shape: Shape = ()) -> Any:
     return array
 
 
+def absent(values: dict[str, Any], where: str) -> None:
+    """Raise `ValueError` unless every named value, which means nothing `where` it says, is None."""
+    for name, value in values.items():
+        if value is not None:
+            raise ValueError(f"`{name}` must be left out {where}, got {value!r:.200}.")
+
+
 def broadcast(values: dict[str, Any]) -> None:
     """Raise `ValueError` unless the named arrays broadcast together."""
     shapes = {name: value.shape for name, value in values.items()}
@@ -217,6 +224,20 @@ def times(name: str, value: Any) -> Float[Array, " times"]:
         raise ValueError(f"`{name}` must have at least one entry, got none.")
     require(name, array, lambda v: np.all(np.diff(v) > 0), "increasing", "s")
     return array
+
+
+def tolerances(rtol: Any, atol: Any, dtype: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Relative and absolute tolerance of a solver; of those not given, what `dtype` allows.
+
+    As arrays: as Python numbers each new value would recompile.
+    """
+    usual = 1e-8 if jnp.finfo(dtype).eps < 1e-8 else 1e-6
+    given = {"rtol": rtol, "atol": atol}
+    rtol, atol = (
+        positive(name, usual if value is None else value).astype(dtype)
+        for name, value in given.items()
+    )
+    return rtol, atol
 
 
 def key(name: str, value: Any) -> Key[Array, ""]:

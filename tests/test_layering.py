@@ -14,7 +14,7 @@ PACKAGE = Path(lb.__file__).parent
 LAYERS = [
     {"_checks", "_elimination", "_exponential", "_logarithms"},
     {"model.delays"},
-    {"model.fit", "model.quantile"},
+    {"model.fit", "model.information", "model.quantile"},
     {"model.routing"},
     {"model.system"},
     {"model.dynamics"},

@@ -1,7 +1,7 @@
-"""The limit of a large system: trajectories and equilibria of the fluid ODE."""
+"""The limit of a large system: trajectories, equilibria and cycles; action or information late."""
 
 from ..model.equilibrium import equilibrium
-from . import limit_cycle
+from . import information_delay, limit_cycle
 from .batch import solve_many
 from .trajectory import ImbalanceTrajectory, Trajectory, solve, solve_imbalance
 
@@ -9,6 +9,7 @@ __all__ = [
     "ImbalanceTrajectory",
     "Trajectory",
     "equilibrium",
+    "information_delay",
     "limit_cycle",
     "solve",
     "solve_imbalance",

@@ -1,4 +1,7 @@
-"""Trajectories of the fluid limit and of the difference mode, by collocation or through Diffrax."""
+"""Trajectories of the fluid limit and of the difference mode.
+
+By collocation or through Diffrax; of a deterministic delay by the method of steps.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -12,12 +15,13 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import dynamics, imbalance
+from ..model.delays import Deterministic
 from ..model.system import System
-from . import collocation
+from . import collocation, delay_limit
 from .window import Start
 
 MAX_STEPS = 65536
-METHODS = "auto", "collocation", "diffrax"
+METHODS = "auto", "collocation", "diffrax", "steps"
 
 
 class Trajectory(eqx.Module):
@@ -26,12 +30,13 @@ class Trajectory(eqx.Module):
     - `times`: s, shape (times,).
     - `queue`: q, jobs in service per unit of scale, shape (times, servers).
     - `in_transit`: z, those in each delay phase, shape (times, servers, phases). Under `jit` it
-      costs nothing unless it is used.
+      costs nothing unless it is used. A
+      deterministic delay has one phase for all in transit.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
     - `error_estimate`: by collocation, the part of the flows that all windows leave out, relative
-      to the largest flow; through Diffrax, which keeps to its tolerances, `None`.
-    - `method`: "collocation" or "diffrax", static.
+      to the largest flow; otherwise, where tolerances are kept, `None`.
+    - `method`: "collocation", "diffrax" or "steps", static.
     """
 
     times: Float[Array, " times"]
@@ -91,7 +96,7 @@ def solve(
     adjoint: dfx.AbstractAdjoint | None = None,
     controller: dfx.AbstractStepSizeController | None = None,
     first_step: Any = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
 ) -> Trajectory:
     """Fluid limit (2)-(4) of one system from time zero, at the given times.
 
@@ -103,8 +108,10 @@ def solve(
       service at each server but the first.
     - `method`: static. "collocation" needs an `Erlang` delay and the `Logit` rule; it has no
       settings but `max_steps`. "diffrax" takes any delay with phases and any rule. By default
-      collocation where it applies, unless one of Diffrax's settings, which follow, is given;
-      `Trajectory.method` tells.
+      collocation where it applies, unless one of Diffrax's settings, which follow, is given. A
+      `Deterministic` delay takes "steps", the method of steps, and a rule that looks at queues
+      alone; its settings are `max_steps` and, of the last Chebyshev coefficients of a window,
+      `rtol` and `atol`. `Trajectory.method` tells.
     - `solver`: any Diffrax solver; `Tsit5()` by default. Beyond about 200 stages the chain is stiff
       and an explicit method needs some D L / 3 steps for each second.
     - `rtol`, `atol`: tolerances of the adaptive step, by default 1e-8 in float64 and 1e-6 in
@@ -114,12 +121,14 @@ def solve(
     - `controller`, `first_step`: any Diffrax step size controller, in place of the tolerances, and
       its first step, s; a solver without an error estimate, such as `Euler()`, needs
       `diffrax.ConstantStepSize()` and a step.
-    - `max_steps`: static; a member that needs more steps, or windows, ends with a result code.
+    - `max_steps`: static; a member that needs more steps, or windows, ends with a result code. By
+      default 65536; by the method of steps, which keeps its windows, 1024 where numbers are traced.
 
     **Returns:** a `Trajectory`. No exception under `vmap`: look at `result` or `ok`; a member that
     failed, or whose traced times are out of order, holds infinities and has no meaningful gradient.
 
-    **Raises:** `ValueError` on a bad argument. Warns on `BacksolveAdjoint`, whose backward solve of
+    **Raises:** `ValueError` on a bad argument, and on a delay without phases but `Deterministic`,
+    where the rule must look at queues alone. Warns on `BacksolveAdjoint`, whose backward solve of
     the delay chain is unstable: its gradients are wrong by orders of magnitude at 50 stages.
 
     Collocation has first derivatives, forward and in reverse; second ones raise.
@@ -128,14 +137,16 @@ def solve(
     Collocation, up to 200 stages: 1e-8 in float64 (each delay phase to 3e-7 of its own largest
     value), 6e-5 in float32; derivatives 1e-8 of the largest. Tsit5 with the defaults, up to 50
     stages: 3e-7 and 4e-5. Against Dormand-Prince 8(5,3) at 1e-13 and 1e-12
-    (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`).
+    (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`). The method of steps: 1e-8 and
+    3e-6 (`tests/fluid/test_delay_limit.py`).
 
     **Cost:** on one core, float64, compiled, for 200 times, collocation: 0.35 ms with 1 to 50
     stages and 0.8 ms with 200 for the queues of two servers; 0.5 ms with 2 stages, 2 ms with 50 and
     9 ms with 200 if jobs in transit are wanted too. A gradient in reverse costs 2 to 3 times the
     value. On a CPU a batch is worked through one by one, so no member waits for another. Tsit5:
     0.3 ms with 1 stage, 0.8 ms with 10, 3 ms with 50, and several times as much for sharp rules
-    or in a batch (see `solve_many`).
+    or in a batch (see `solve_many`). The method of steps: 0.1 ms; a gradient 2.2 ms under
+    `jax.vmap` and 0.4 ms by `jax.lax.map`.
 
     **Source:** the sweeps are those of waveform relaxation, window by window: Lelarasmee, Ruehli
     and Sangiovanni-Vincentelli (1982), IEEE Trans. Computer-Aided Design 1(3).
@@ -144,12 +155,16 @@ def solve(
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
     parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
-    if _choose(method, system, (*parts, *steps)) == "collocation":
-        found = _collocate(collocation.SERVERS, system, times, start, max_steps)
-        return Trajectory(
-            times, found.queue, found.stages, found.result, found.error, "collocation"
+    method = _choose(method, system, parts, steps)
+    if method == "steps":
+        found, result = delay_limit.solve_jobs(
+            system, times, start[:, 1], None, (rtol, atol), max_steps
         )
-    jobs, result = _integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
+        return Trajectory(times, found[..., 1], found[..., :1], result, method=method)
+    if method == "collocation":
+        found = _collocate(collocation.SERVERS, system, times, start, max_steps)
+        return Trajectory(times, found.queue, found.stages, found.result, found.error, method)
+    jobs, result = integrate(dynamics.drift, system, times, start, parts, steps, max_steps)
     return Trajectory(times, jobs[..., -1], jobs[..., :-1], result)
 
 
@@ -166,12 +181,13 @@ def solve_imbalance(
     adjoint: dfx.AbstractAdjoint | None = None,
     controller: dfx.AbstractStepSizeController | None = None,
     first_step: Any = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
 ) -> ImbalanceTrajectory:
     """Difference system (6)-(8), or its linearisation (9)-(11), at the given times.
 
     **Arguments:** `initial`: y = (x, w_1, ..., w_L) at time zero, shape (modes,), or x alone with
-    w = 0, a scalar. `linear`: static. The others as in `solve`.
+    w = 0, a scalar. `linear`: static. The others as in `solve`. With a `Deterministic` delay y is
+    (x,), and nothing is in transit at time zero.
 
     **Returns:** an `ImbalanceTrajectory`.
 
@@ -186,43 +202,56 @@ def solve_imbalance(
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
     system.require_servers_alike()
-    modes = system.phase_delay("the difference system").num_phases + 1
+    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
+    method = _choose(method, system, parts, steps)
+    fixed = method == "steps"
+    modes = 1 if fixed else system.phase_delay("the difference system").num_phases + 1
     scalar = _checks.ndim("initial", initial) == 0
     start = _checks.finite("initial", initial, "jobs", () if scalar else (modes,))
     start = jnp.zeros(modes, start.dtype).at[0].set(start) if scalar else start
-    right_side = imbalance.linearised_drift if linear else imbalance.drift
-    parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
-    if _choose(method, system, (*parts, *steps)) == "collocation":
+    if fixed:
+        settings = (rtol, atol), max_steps
+        y, result = delay_limit.solve_difference(system, times, start, linear, *settings)
+        return ImbalanceTrajectory(times, y[..., 0], y[..., 1:], result, method=method)
+    if method == "collocation":
         if not linear:
             imbalance.require_closed(system)
         problem = collocation.LINEAR_DIFFERENCE if linear else collocation.DIFFERENCE
         jobs = jnp.roll(start, -1)[None]
         found = _collocate(problem, system, times, jobs, max_steps)
         queue, stages = found.queue[:, 0], found.stages[:, 0]
-        return ImbalanceTrajectory(times, queue, stages, found.result, found.error, "collocation")
-    y, result = _integrate(right_side, system, times, start, parts, steps, max_steps)
+        return ImbalanceTrajectory(times, queue, stages, found.result, found.error, method)
+    right_side = imbalance.linearised_drift if linear else imbalance.drift
+    y, result = integrate(right_side, system, times, start, parts, steps, max_steps)
     return ImbalanceTrajectory(times, y[..., 0], y[..., 1:], result)
 
 
-def _choose(method: str, system: System, settings: tuple[Any, ...]) -> str:
+def _choose(method: str, system: System, parts: tuple[Any, Any, Any], steps: tuple) -> str:
     """The method to be used; any of Diffrax's settings asks for Diffrax."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-    for_diffrax = any(setting is not None for setting in settings)
+    fixed = isinstance(system.delay, Deterministic)
+    settings = any(setting is not None for setting in (*parts, *steps))
+    if method == "auto":
+        collocate = collocation.applies(system) and not settings
+        method = "steps" if fixed else "collocation" if collocate else "diffrax"
+    if (method == "steps") != fixed:
+        wanted = "'steps' for a" if fixed else "another than 'steps' but for a"
+        raise ValueError(f"`method` must be {wanted} deterministic delay, got {method!r}.")
+    if method == "steps":
+        refuse_settings(*parts, steps[2])
     if method == "collocation":
         collocation.require(system)
-        if for_diffrax:
+        if settings:
             raise ValueError(
                 "`method` must be 'diffrax' for a solver, tolerances, an adjoint, a controller or "
                 "a first step of Diffrax, got 'collocation'."
             )
-    if method == "auto":
-        return "collocation" if collocation.applies(system) and not for_diffrax else "diffrax"
     return method
 
 
 def _collocate(problem, system, times, start, max_steps):
-    max_steps = _checks.integer("max_steps", max_steps, 1)
+    max_steps = _checks.integer("max_steps", MAX_STEPS if max_steps is None else max_steps, 1)
     # One dtype throughout, as below.
     dtype = jnp.result_type(start, times, *system.numbers)
     system = jax.tree.map(lambda leaf: leaf.astype(dtype), system)
@@ -231,7 +260,14 @@ def _collocate(problem, system, times, start, max_steps):
     return collocation.solve(problem, system, times.astype(dtype), modes, max_steps)
 
 
-def _integrate(right_side, system, times, start, parts, steps, max_steps):
+def refuse_settings(solver, adjoint, controller, first_step) -> None:
+    """Raise `ValueError` on settings of Diffrax, for a deterministic delay."""
+    settings = {"solver": solver, "adjoint": adjoint, "controller": controller}
+    _checks.absent({**settings, "first_step": first_step}, "for a deterministic delay")
+
+
+def integrate(right_side, system, times, start, parts, steps, max_steps):
+    """Solution of y' = right_side(system, y) at the times, and Diffrax's result code."""
     solver, adjoint, controller = parts
     rtol, atol, first_step = steps
     solver = dfx.Tsit5() if solver is None else solver
@@ -244,13 +280,10 @@ def _integrate(right_side, system, times, start, parts, steps, max_steps):
             "expect wrong gradients with many stages.",
             stacklevel=3,
         )
-    max_steps = _checks.integer("max_steps", max_steps, 1)
+    max_steps = _checks.integer("max_steps", MAX_STEPS if max_steps is None else max_steps, 1)
     # One dtype throughout: a step in one precision of a state in another would not trace.
     dtype = jnp.result_type(start, times, *system.numbers)
-    # Tolerances enter as arrays: as Python numbers each new value would recompile.
-    usual = 1e-8 if jnp.finfo(dtype).eps < 1e-8 else 1e-6
-    rtol = _checks.positive("rtol", usual if rtol is None else rtol).astype(dtype)
-    atol = _checks.positive("atol", usual if atol is None else atol).astype(dtype)
+    rtol, atol = _checks.tolerances(rtol, atol, dtype)
     controller = dfx.PIDController(rtol=rtol, atol=atol) if controller is None else controller
     _checks.kind("controller", controller, dfx.AbstractStepSizeController)
     if first_step is not None:

@@ -13,6 +13,7 @@ from .delays import (
 )
 from .equilibrium import equilibrium
 from .fit import from_mean_cv
+from .information import moving_average, velocity_information
 from .quantile import QuantileDelay
 from .routing import AbstractLogit, AbstractRouting, Logit, WeightedLogit
 from .system import System
@@ -36,4 +37,6 @@ __all__ = [
     "equilibrium",
     "from_mean_cv",
     "imbalance",
+    "moving_average",
+    "velocity_information",
 ]

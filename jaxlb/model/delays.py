@@ -123,7 +123,7 @@ class NoDelay(AbstractPhaseDelay):
 class Deterministic(AbstractDelay):
     """Every job takes exactly `mean` seconds, > 0: the limit of Erlang delays with many stages.
 
-    It has no phases, so the Markov process and the fluid ODE do not apply to it; stability does.
+    It has no phases, so that its fluid limit is a delay equation (`jaxlb.fluid.delay_limit`).
     """
 
     mean: Float[Array, ""] = eqx.field(converter=partial(_checks.positive, "mean", unit="s"))

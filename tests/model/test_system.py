@@ -37,8 +37,8 @@ def test_delay_without_phases_counts_none():
     ids=["drift", "solve", "solve_imbalance", "matrix"],
 )
 def test_what_needs_phases_says_so(use):
-    system = lb.System(1.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0))
-    with pytest.raises(ValueError, match=r"^`delay` must have phases for .*, got Deterministic"):
+    system = lb.System(1.0, 1.0, lb.moving_average(1.0), lb.Logit(1.0))
+    with pytest.raises(ValueError, match=r"^`delay` must have phases for .*, got TransformDelay"):
         use(system)
 
 

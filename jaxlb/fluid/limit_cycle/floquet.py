@@ -137,8 +137,8 @@ def _zeros(hill: _Hill, count: int):
     power = np.arange(POINTS)
     coefficients = 2 / POINTS * jnp.real(np.exp(-1j * np.outer(power, turn)) @ values)
     after = power[None, 1:] - power[:-1, None]
-    coefficients = -np.where(after > 0, radius ** -np.maximum(after, 0.0), 0) @ coefficients[1:]
-    zeros = _roots(coefficients)
+    above = jnp.asarray(np.where(after > 0, radius ** -np.maximum(after, 0.0), 0))
+    zeros = _roots(-above @ coefficients[1:])
     return radius * zeros[jnp.argsort(jnp.abs(zeros))[:count]]
 
 
@@ -147,13 +147,13 @@ def _entire(hill: _Hill, log_z):
     log = log_determinant(_matrix(hill, log_z, HARMONICS))
     beyond = np.arange(2 * HARMONICS + 1, 2 * DIAGONAL, 2)
     log += jnp.sum(jnp.log1p(_gains(hill, log_z, np.append(-beyond, beyond)) * hill.slopes[0]))
-    service = hill.system.common_service_rate
-    delay: Any = hill.system.delay
+    service, delay = hill.system.common_service_rate, hill.system.delay
     log += jnp.log1p(jnp.exp(log_z - service * hill.half))
     if isinstance(delay, Erlang | MixedErlang):
         log += delay.num_phases * jnp.log1p(jnp.exp(log_z - delay.stage_rate * hill.half))
     elif isinstance(delay, AbstractPhaseDelay):
-        stay = _exponential.of_generator(hill.half * delay.generator)
+        law: Any = delay
+        stay = _exponential.of_generator(hill.half * law.generator)
         log += log_determinant(jnp.eye(len(stay)) + jnp.exp(log_z) * stay)
     return jnp.exp(log)
 
