@@ -275,7 +275,15 @@ def test_the_default_is_collocation_where_it_applies():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": "rk4"}, "`method` must be one of auto, collocation, diffrax, got 'rk4'"),
+        (
+            {"method": "rk4"},
+            "`method` must be one of auto, collocation, diffrax, steps, got 'rk4'",
+        ),
+        ({"method": "steps"}, "`method` must be another than 'steps' but for a deterministic"),
+        (
+            {"delay": lb.Deterministic(1.0)},
+            "`method` must be 'steps' for a deterministic delay, got 'collocation'",
+        ),
         ({"rtol": 1e-6}, "`method` must be 'diffrax' for a solver"),
         ({"max_steps": 0}, "`max_steps` must be an integer of at least 1, got 0"),
         ({"delay": lb.NoDelay()}, "`delay` must be Erlang for collocation, got NoDelay"),
