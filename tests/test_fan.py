@@ -47,10 +47,13 @@ def test_bands_and_lines_are_those_of_the_ensemble(imbalance):
     assert {"90 % of 60 paths", "50 % of 60 paths"} <= labels
 
 
-def test_a_delay_without_phases_has_no_fluid_limit():
-    system = lb.System(4.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0))
+@pytest.mark.parametrize(
+    ("delay", "has"), [(lb.Deterministic(1.0), True), (lb.QuantileDelay([0.5, 1.5]), False)]
+)
+def test_of_delays_without_phases_only_a_fixed_one_has_a_fluid_limit(delay, has):
+    system = lb.System(4.0, 1.0, delay, lb.Logit(1.0))
     ax = plot.fan(simulate(system), system, 10.0)
-    assert "fluid limit" not in [line.get_label() for line in ax.lines]
+    assert ("fluid limit" in [line.get_label() for line in ax.lines]) == has
 
 
 def test_the_overview_has_the_imbalance_where_there_is_one():

@@ -85,8 +85,12 @@ def shares(
         # Any other rule looks at one replica.
         for _ in seen.shape[2:]:
             rule = jax.vmap(rule, -1, -1)
-    # A rule may compute in a wider type than the state it is shown.
-    share = jnp.asarray(rule(seen[:, -1], seen[:, :-1]), seen.dtype)
+    found = rule(seen[:, -1], seen[:, :-1])
+    try:
+        # A rule may compute in a wider type than the state it is shown.
+        share = jnp.asarray(found, seen.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`routing` must return an array of shares, got {found!r}.") from error
     if share.shape != seen[:, -1].shape:
         shape = share.shape[: share.ndim - (seen.ndim - 2)]
         raise ValueError(

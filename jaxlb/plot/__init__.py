@@ -6,6 +6,7 @@ can also be written as a table.
 
 from .abscissa import abscissa_against_sensitivity, effect_of_stages
 from .chart import stability_chart
+from .cycle import bifurcation_diagram, phase_portrait, waveforms
 from .fan import ensemble_overview, fan
 from .locus import root_locus
 from .overview import stability_overview
@@ -22,13 +23,16 @@ __all__ = [
     "Curve",
     "Panel",
     "abscissa_against_sensitivity",
+    "bifurcation_diagram",
     "draw",
     "effect_of_stages",
     "ensemble_overview",
     "fan",
+    "phase_portrait",
     "root_locus",
     "save",
     "side_by_side",
     "stability_chart",
     "stability_overview",
+    "waveforms",
 ]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import fluid
-from ..model import AbstractPhaseDelay, System
+from ..model import AbstractPhaseDelay, Deterministic, System
 from ..stochastic import Ensemble
 from .style import BLACK, BLUE, ORANGE, STYLE, legend_below, new_axes
 
@@ -28,7 +28,7 @@ def fan(
     """Jobs in service at the first server, or the imbalance Q_1 - Q_2, against time.
 
     The median of the replicas, the bands that hold half and nine tenths of them, the fluid limit
-    where the delay has phases, and the first path of `sample`.
+    where the delay has phases or is deterministic, and the first path of `sample`.
 
     **Arguments:** `ensemble`: with quantiles at least at the levels 0.05, 0.25, 0.5, 0.75 and 0.95
     kept. `system`, `scale`, `initial`: what it was made with. `sample`: one with paths kept.
@@ -56,7 +56,7 @@ def fan(
         if sample is not None:
             path = _seen(np.asarray(sample.queue[0]), imbalance)
             ax.plot(sample.times, path, color=ORANGE, linewidth=0.8, label="one path")
-        if isinstance(system.delay, AbstractPhaseDelay):
+        if _has_fluid_limit(system):
             start = None if initial is None else np.asarray(initial) / float(scale)
             limit = fluid.solve(system, times, initial=start)
             mean = float(scale) * _seen(np.asarray(limit.queue), imbalance)
@@ -66,6 +66,12 @@ def fan(
         ax.margins(x=0)
         legend_below(ax, 3)
     return ax
+
+
+def _has_fluid_limit(system: System) -> bool:
+    if isinstance(system.delay, Deterministic):
+        return system.looks_at_queues_alone
+    return isinstance(system.delay, AbstractPhaseDelay)
 
 
 def ensemble_overview(

@@ -209,12 +209,20 @@ def _given(
 
 def _numbers(replicas: Any) -> Array:
     """The number of each replica."""
-    if np.ndim(replicas) == 0:
-        return jnp.arange(_checks.integer("replicas", replicas, 1), dtype=jnp.int32)
-    numbers = jnp.asarray(replicas)
+    numbered = "from 0 to 2^31 - 1"
+    complaint = f"`replicas` must be an integer, or a vector of them, got {replicas!r:.200}."
+    try:
+        one = np.ndim(replicas) == 0
+        numbers = replicas if one else jnp.asarray(replicas)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(complaint) from error
+    if one:
+        count = _checks.integer("replicas", numbers, 1)
+        _checks.require("replicas", count, lambda v: v <= 2**31, f"numbered {numbered}")
+        return jnp.arange(count, dtype=jnp.int32)
     if not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim != 1 or not len(numbers):
-        raise ValueError(f"`replicas` must be an integer, or a vector of them, got {replicas!r}.")
-    _checks.require("replicas", numbers, lambda v: (v >= 0) & (v < 2**31), "from 0 to 2^31 - 1")
+        raise ValueError(complaint)
+    _checks.require("replicas", numbers, lambda v: (v >= 0) & (v < 2**31), numbered)
     return numbers.astype(jnp.int32)
 
 
@@ -291,13 +299,16 @@ def _paths(given: Given, name: str, steps: Any, slots: Any, sizes: Any) -> tuple
 
 def _wanted(keep: Any, levels: Any, burn_in: Any, times: Any) -> tuple[tuple[str, ...], Any, float]:
     """What to keep, and of which levels and times."""
-    keep = (keep,) if isinstance(keep, str) else tuple(keep)
-    if not keep or not set(keep) <= set(PARTS):
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
+        keep = (keep,)
+    keep = tuple(keep)
+    if not keep or not all(isinstance(part, str) and part in PARTS for part in keep):
         raise ValueError(f"`keep` must be one or more of {', '.join(PARTS)}, got {keep!r}.")
     with jax.ensure_compile_time_eval():
         levels = _checks.finite("levels", levels, shape=(None,))
         burn_in = _checks.not_negative("burn_in", burn_in, "s")
-    _checks.require("levels", levels, lambda v: (v > 0) & (v < 1), "between 0 and 1")
+    one_or_more = "one or more numbers between 0 and 1"
+    _checks.require("levels", levels, lambda v: v.size and (v > 0) & (v < 1), one_or_more)
     if {"time_average", "histogram", "autocorrelation"} & set(keep):
         last = times[-1]
         _checks.require("burn_in", burn_in, lambda v: v <= last, f"at most the last time, {last}")
