@@ -71,7 +71,8 @@ def run(config: Config) -> dict:
 
 def draw(config: Config) -> None:
     """Three portraits and the waveforms."""
-    figure, axes = plt.subplots(2, 2, figsize=(10, 8.4), layout="constrained")
+    with plt.rc_context(plot.STYLE):
+        figure, axes = plt.subplots(2, 2, figsize=(8.4, 7.4), layout="constrained")
     fixed = lb.Deterministic(config.action_delay)
     below = system(config, lb.Erlang(config.action_delay, 2), config.low_sensitivity)
     portraits = {

@@ -5,7 +5,9 @@ fluid limit, which has the same scheme without chance, is done with this step an
 and four thirds of their difference, over the offered load, is taken, the largest at any record. The
 second is that of the variance of the imbalance, which the mean does not show near balance: a
 hundredth of (lambda theta h)^2, found by comparison with exact variances
-(`tests/stochastic/test_step_choice.py`). The error of the step is the larger.
+(`tests/stochastic/test_step_choice.py`). The error of the step is the larger. Where derivatives are
+wanted, those of the mean are judged as the mean is: a rule that hardly looks at the queues has
+derivatives although it makes no error.
 """
 
 import math
@@ -98,8 +100,9 @@ def with_steps(given: Given, name: str, step_size: Float[Array, ""]) -> Choice:
     return Choice(steps, slots, step_error(given, steps, slots) if name in ESTIMATED else None)
 
 
-def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
-    """The longest steps for which the estimate of their error is not above this.
+def within(given: Given, name: str, tolerance: Float[Array, ""], slopes: bool = False) -> Choice:
+    """The longest steps for which the estimate of their error, and with `slopes` that of the
+    derivatives in the numbers of the system, is not above this.
 
     **Raises:** `ValueError` if a number is traced, or more than a million steps were needed.
     """
@@ -116,6 +119,8 @@ def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
             break
         found = with_steps(given, name, step_size)
         error = float(found.error)  # pyright: ignore[reportArgumentType]
+        if slopes and error <= float(tolerance):
+            error = float(slope_error(given, found.steps, found.slots))
         if error <= float(tolerance):
             return found
         # Of second order; to a number of steps that is sure to be another one.
@@ -129,19 +134,46 @@ def within(given: Given, name: str, tolerance: Float[Array, ""]) -> Choice:
 
 def step_error(given: Given, steps: Steps, slots: int | None) -> Float[Array, ""]:
     """The error of these steps as above; `slots` for the form with a ring."""
+    jobs, finer = _means(given, given.system, steps, slots)
+    return _error(given.system, jobs, finer, steps.lengths.max())
+
+
+@eqx.filter_jit
+def slope_error(given: Given, steps: Steps, slots: int | None) -> Float[Array, ""]:
+    """The largest error of a derivative of mean queues in the logarithm of a number of the system,
+    or of each array together, relative to the largest such derivative; in a zero itself."""
+    numbers, rest = eqx.partition(given.system, eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(numbers)
+
+    def queues(change):
+        moved = [
+            leaf + part * jnp.where(jnp.any(leaf != 0), leaf, 1.0)
+            for leaf, part in zip(leaves, change, strict=True)
+        ]
+        system = eqx.combine(jax.tree.unflatten(tree, moved), rest)
+        return [jobs[..., -1] for jobs in _means(given, system, steps, slots)]
+
+    slopes, finer = jax.jacfwd(queues)(jnp.zeros(len(leaves), given.times.dtype))
+    load = jnp.mean(given.system.offered_load)
+    # Where a derivative is next to nothing, so is its error.
+    size = jnp.maximum(jnp.abs(finer).max(axis=(0, 1)), 1e-3 * load)
+    return jnp.max(4 / 3 * jnp.abs(slopes - finer).max(axis=(0, 1)) / size)
+
+
+def _means(given: Given, system: System, steps: Steps, slots: int | None):
+    """Jobs per unit of scale at records by the leaps without chance, with these steps and half."""
     fluid = given._replace(
+        system=system,
         replicas=jnp.zeros(1, jnp.int32),
         scale=jnp.ones_like(given.scale),
         start=given.start / given.scale,
     )
     half = steps._replace(counts=2 * steps.counts, lengths=steps.lengths / 2)
     # Both forms have the same law.
-    if slots is None or 0 < fluid.system.num_phases <= MOST_PHASES:
-        jobs, finer = _fluid_leaps(fluid, steps), _fluid_leaps(fluid, half)
-    else:
-        jobs = ring_leaps(fluid, steps, slots, "means")[0][0]
-        finer = ring_leaps(fluid, half, 2 * slots, "means")[0][0]
-    return _error(given.system, jobs, finer, steps.lengths.max())
+    if slots is None or 0 < system.num_phases <= MOST_PHASES:
+        return _fluid_leaps(fluid, steps), _fluid_leaps(fluid, half)
+    whole = ring_leaps(fluid, steps, slots, "means")[0][0]
+    return whole, ring_leaps(fluid, half, 2 * slots, "means")[0][0]
 
 
 @eqx.filter_jit

@@ -128,6 +128,28 @@ def test_without_a_step_one_is_chosen():
     assert np.all(np.abs(leaves(found.estimate) - TRUTH) < 0.05 * np.abs(TRUTH) + 4 * error)
 
 
+@pytest.mark.parametrize(("stages", "theta"), [(2, 0.0), (2, 0.05), (8, 0.0)])
+def test_the_step_chosen_serves_a_rule_that_hardly_looks(stages, theta):
+    """Its paths have no error whatever the step, its slope has: at a large scale that of the fluid
+    limit, here within 1 % of it and 5 standard errors."""
+    system = lb.System(5.0, 1.0, lb.Erlang(1.0, stages), lb.Logit(theta))
+
+    def apart(jobs):
+        return (jobs[0, -1] - jobs[1, -1]) / 100
+
+    found = lb.stochastic.expectation_gradient(
+        system, apart, jr.key(3), 2.0, 100.0, 2000, initial=jnp.array([0, 100])
+    )
+
+    def limit(theta):
+        moved = eqx.tree_at(lambda system: system.routing.sensitivity, system, theta)
+        return apart(100 * lb.fluid.solve(moved, [2.0]).jobs[0])
+
+    slope = jax.grad(limit)(jnp.asarray(theta))
+    error = 5 * found.standard_error.routing.sensitivity + 0.01 * abs(slope)
+    assert abs(found.estimate.routing.sensitivity - slope) < error
+
+
 def test_many_phases_go_by_a_ring_and_agree_with_few():
     """Erlang laws of 8 and 6 stages are close: 5 standard errors, a tenth for their difference."""
     few, many = (
