@@ -85,11 +85,10 @@ def run(config: Config) -> dict:
 def draw(config: Config, results: dict) -> None:
     """Amplitude and period, from the results."""
     branches, limits = {}, {}
-    for name, row in results.items():
-        values = np.array(row["sensitivity"])
+    for key, row in results.items():
+        name, values = key.replace("inf", "∞"), np.array(row["sensitivity"])
         count = len(values)
         parts = (np.array(row[part]) for part in ("amplitude", "period", "largest multiplier"))
-        name = name.replace("inf", "∞")
         branches[name] = limit_cycle.Branch(
             values, *parts, valid=np.ones(count, bool), is_hopf=np.arange(count) == 0
         )
