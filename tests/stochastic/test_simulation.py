@@ -153,9 +153,11 @@ def test_what_was_not_kept_is_not_there():
         _ = found.queue
 
 
-def test_memory_does_not_grow_with_the_replicas_that_are_not_kept():
-    """Paths of 2000 replicas would take 9.6 MB of 32-bit numbers, of 500 the quarter of it."""
-    times = np.linspace(0.0, 3.0, 201)
+def test_memory_does_not_grow_with_the_replicas_that_are_not_kept(monkeypatch):
+    """Paths of 1500 more replicas would take 3.6 MB of 32-bit numbers."""
+    # Numbers that wait to be counted take up to 20 MB otherwise, however many there are.
+    monkeypatch.setattr("jaxlb.stochastic.statistics.WAITING", 10_000)
+    times = np.linspace(0.0, 3.0, 101)
     peaks = []
     for replicas in (500, 2000):
         options = {"method": "leap", "step_size": 0.1, "chunk_size": 100}
@@ -166,7 +168,7 @@ def test_memory_does_not_grow_with_the_replicas_that_are_not_kept():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # A byte and a number for each replica, and what is seen rarely.
-    assert peaks[1] < 1.1 * peaks[0]
+    assert peaks[1] - peaks[0] < 0.05 * 3.6e6
 
 
 def test_a_failing_replica_is_named_and_is_not_in_the_statistics():
