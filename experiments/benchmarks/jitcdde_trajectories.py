@@ -1,9 +1,9 @@
 """A peer for the deterministic delay: jitcdde, compiled steps of third order.
 
 In s = t / D the delay is 1, so that one compiled module serves all systems. It is spared the first
-delay, where x is known. Of its ways with the kink at its end the fastest is that of its own
-`adjust_diff`: a very short last interval of the past, on which the slope changes. Steps that end on
-multiples of the delay (`step_on_discontinuities`) cost twice as much and gain nothing.
+delay, where x is known. The kink at its end is given to it as by its own `adjust_diff`: as a very
+short last interval of the past, on which the slope changes. Steps that end on multiples of the
+delay (`step_on_discontinuities`) cost a little more and are no truer.
 """
 
 import contextlib
