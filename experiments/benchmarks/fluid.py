@@ -12,10 +12,6 @@ Writes:  experiments/benchmarks/results/fluid.json
 Cost:    twelve minutes on one core.
 """
 
-import importlib.util
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +19,7 @@ import numpy as np
 
 from .. import _record
 from .fluid_case import FluidCase, true_slopes, truth
+from .row import Row, error, measured, times
 
 RESULT = Path(__file__).parent / "results" / "fluid.json"
 OURS, GRADIENT, SCALAR = "collocation", "collocation, gradient", "collocation, scalar"
@@ -39,17 +36,6 @@ class Config:
     repetitions: int = 3
     checked: int = 16
     checked_gradients: int = 4
-
-
-@dataclass(frozen=True)
-class Row:
-    """A function of a module here, what it needs, and whether it gives gradients or is slow."""
-
-    module: str
-    function: str
-    package: str = "jaxlb"
-    gradient: bool = False
-    slow: bool = False
 
 
 ROWS = {
@@ -75,38 +61,16 @@ TIMES_FASTER = {
 LARGEST_GRADIENT_RATIO, LARGEST_ERROR = 4.5, 5e-7
 
 
-def measured(name: str, row: Row, stages: int, config: Config) -> dict | None:
-    """What the row's own process has found, or none if its package is not installed."""
-    if importlib.util.find_spec(row.package) is None:
-        print(f"{row.package} is not installed: {name} is left out.")
-        return None
-    records = config.gradient_records if row.gradient else FluidCase(stages).records
-    repetitions = 1 if row.slow else config.repetitions
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/row.npz"
-        numbers = map(str, (stages, records, repetitions))
-        command = [sys.executable, "-m", f"{__package__}.fluid_row", row.module, row.function]
-        subprocess.run([*command, *numbers, path], cwd=_record.ROOT, check=True)
-        with np.load(path) as found:
-            return dict(found)
-
-
 def truths(stages: int, config: Config) -> dict[bool, np.ndarray]:
     """Trajectories, and gradients where they are wanted, of some systems."""
     case = FluidCase(stages)
     numbers = case.numbers[:: case.lanes // config.checked]
     found = {False: np.array([truth(one, stages, case.times) for one in numbers])}
     if stages in config.gradient_stages:
-        times = FluidCase(stages, records=config.gradient_records).times
+        at = FluidCase(stages, records=config.gradient_records).times
         numbers = case.numbers[:: case.lanes // config.checked_gradients]
-        found[True] = np.array([true_slopes(one, stages, times) for one in numbers])
+        found[True] = np.array([true_slopes(one, stages, at) for one in numbers])
     return found
-
-
-def error(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest of any system, relative to its largest value."""
-    found = found[:: len(found) // len(wanted)]
-    return float(np.max(np.abs(found - wanted).max(axis=1) / np.abs(wanted).max(axis=1)))
 
 
 def rows_of(stages: int, config: Config) -> dict[str, dict[str, float]]:
@@ -115,13 +79,11 @@ def rows_of(stages: int, config: Config) -> dict[str, dict[str, float]]:
     for name, row in ROWS.items():
         if row.gradient not in wanted:
             continue
-        made = measured(name, row, stages, config)
+        records = config.gradient_records if row.gradient else FluidCase(stages).records
+        made = measured(name, row, FluidCase(stages, records=records), config.repetitions)
         if made is None:
             continue
-        rows[name] = {
-            "milliseconds": 1e3 * float(made["seconds"]),
-            "first_call_seconds": float(made["first"]),
-        }
+        rows[name] = times(made)
         if name != SCALAR:
             rows[name]["error"] = error(made["found"], wanted[row.gradient])
         print(stages, name, rows[name], flush=True)

@@ -197,7 +197,8 @@ def solve_imbalance(
     **Accuracy:** as `solve`.
 
     **Cost:** as in `solve`, by collocation for x alone: 0.09 ms with 1 to 10 stages, 0.17 ms with
-    50, 0.6 ms with 200.
+    50, 0.6 ms with 200. By the method of steps 0.05 ms
+    (`experiments/benchmarks/delay_equation.py`).
     """
     _checks.kind("system", system, System)
     times = _checks.times("times", times)
