@@ -47,10 +47,10 @@ class Sensitivity(eqx.Module):
     """
 
     derivative: PyTree
-    initial_derivative: Float[Array, "..."] | None
+    initial_derivative: PyTree
     system: System
     initial: Float[Array, "..."] | None
-    observation: AbstractObservation
+    observation: Any
 
     @property
     def value(self) -> Float[Array, "..."]:
@@ -69,7 +69,7 @@ class Sensitivity(eqx.Module):
         return jax.tree.map(self._relative, self._numbers[0], self.derivative)
 
     @property
-    def initial_elasticity(self) -> Float[Array, "..."] | None:
+    def initial_elasticity(self) -> PyTree:
         """The same in the jobs at time zero, if they were given."""
         if self.initial is None:
             return None

@@ -96,8 +96,10 @@ def course(case: Case, edges: Float[Array, " edges"]) -> Course:
     slopes, tail = (jnp.asarray(part, queue.dtype) for part in _matrices())
     velocity = jnp.einsum("kl,pls->pks", slopes, queue) / length[:, None, None]
     value, velocity = _of_extremes(queue, queue, velocity)
-    cut = jnp.abs(jnp.einsum("kl,pls->pks", tail, queue)).max()
-    ok = solution.ok & (cut <= RESOLVED * value.max())
+    apart = queue - queue.mean(axis=-1, keepdims=True)
+    cut = jnp.abs(jnp.einsum("kl,pls->pks", tail, apart)).max()
+    rounding = 100 * jnp.finfo(queue.dtype).eps * queue.max()
+    ok = solution.ok & (cut <= RESOLVED * value.max() + rounding)
     begin, end = by_panel(times)[:, :-1].ravel(), by_panel(times)[:, 1:].ravel()
     value, velocity = (
         jnp.stack([part[:, :-1].ravel(), part[:, 1:].ravel()], axis=1) for part in (value, velocity)
@@ -155,7 +157,7 @@ def nodes(edges: Float[Array, " edges"]) -> Float[Array, " nodes"]:
     return jnp.append(inside.ravel(), edges[-1])
 
 
-def by_panel(values: Float[Array, "nodes ..."]) -> Float[Array, "panels {DEGREE+1} ..."]:
+def by_panel(values: Float[Array, "nodes ..."]) -> Float[Array, "panels points ..."]:
     """What is known at the nodes, panel by panel."""
     number = DEGREE * np.arange(len(values) // DEGREE)[:, None] + np.arange(DEGREE + 1)
     return values[number]
