@@ -135,6 +135,10 @@ def integrated_imbalance(
     4 lambda.
 
     **Arguments, Returns, Raises:** as `peak_imbalance`, of an `Integral`.
+
+    **Accuracy:** by Clenshaw and Curtis on each panel; 1e-8 with two stages far from linear, and
+    derivatives 1e-6, against quadrature of Dormand-Prince 8(5,3). The kinks of a deterministic
+    delay are ends of panels unless it is shorter than a panel; then see `error_estimate`.
     """
     return _integral(*_checked(system, initial, horizon, panels, settings))
 
@@ -161,6 +165,13 @@ def settling_time(
     settled too: ask `stability.spectral_abscissa` as well.
 
     **Raises:** as `peak_imbalance`; `ValueError` unless one of `tolerance` and `level` is given.
+
+    **Accuracy:** with two stages, from near linear to far: the time within 1e-9 of Dormand-Prince
+    8(5,3) at 1e-13, derivatives within 1e-8 of the largest of its differences; 1e-4 in float32
+    (`tests/fluid/test_sensitivity.py`). Within 1e-6 of a jump, 1e-6.
+
+    **Cost:** on one core, float64, compiled, for two servers and a horizon of 20 s: 0.8 ms with 2
+    stages and 1 ms with 50; with the gradient 1.1 and 1.9 ms.
     """
     given = _checked(system, initial, horizon, panels, settings)
     if (tolerance is None) == (level is None):

@@ -175,13 +175,12 @@ def test_the_settling_time_jumps_where_the_distance_is_zero_and_nowhere_else():
         np.testing.assert_allclose(one.value, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("delay", [lambda: lb.Deterministic(1.7), lambda: lb.Erlang(1.7, 2)])
-def test_without_feedback_the_imbalance_decays_like_an_exponential(delay):
+def test_without_feedback_the_imbalance_decays_like_an_exponential():
     """T = log(1 / tolerance) / mu, 2.9957 for 0.05; the integral of x^2 (1 - e^(-2 mu h))/2 mu."""
-    whole = lb.System(15.0, 1.0, delay(), lb.Logit(0.0))
+    whole = system((15.0, 1.0, 1.7, 0.0), lb.Deterministic)
     options: Any = {"initial": [0.0, 1.0], "horizon": 4.0}
     found = lb.fluid.sensitivity(whole, lb.fluid.settling_time, tolerance=0.05, **options)
-    # Collocation's tolerance is relative to 15 jobs.
+    # The method's tolerance is 1e-8 of 15 jobs, and leaves most of its digits here.
     np.testing.assert_allclose(found.value, np.log(20), rtol=1e-9)
     np.testing.assert_allclose(found.derivative.service_rate, -np.log(20), rtol=1e-8)
     np.testing.assert_allclose(found.elasticity.service_rate, -1, rtol=1e-8)
@@ -488,16 +487,12 @@ def test_single_precision_keeps_its_type_and_four_digits():
     double = system((15.0, 1.2, 0.8, 0.1), lb.Deterministic)
     single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), double)
     options: Any = {"initial": [0.0, 20.0], "horizon": HORIZON, "tolerance": 0.05}
-    found, wanted = (
-        lb.fluid.sensitivity(whole, lb.fluid.settling_time, **options) for whole in (single, double)
-    )
+    found, wanted = (lb.fluid.settling_time(whole, **options) for whole in (single, double))
     assert found.valid
-    assert found.value.dtype == found.observation.cliff.dtype == jnp.float32
-    assert {leaf.dtype for leaf in jax.tree.leaves(found.derivative)} == {np.dtype("float32")}
+    assert found.value.dtype == found.cliff.dtype == jnp.float32
     # The method's 3e-6 of 20 jobs, over a level of one.
     np.testing.assert_allclose(found.value, wanted.value, rtol=1e-4)
-    slopes = columns(wanted)[0]
-    np.testing.assert_allclose(columns(found)[0], slopes, atol=1e-3 * np.abs(slopes).max())
+    np.testing.assert_allclose(found.cliff, wanted.cliff, rtol=1e-3)
 
 
 def last_queue(system, initial):
