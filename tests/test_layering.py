@@ -31,7 +31,7 @@ LAYERS = [
 ]
 # `import jaxlb` must cost what JAX and Diffrax cost: elsewhere, and there inside functions only.
 HEAVY = {"matplotlib", "click", "pandas", "xarray", "zarr", "dask"}
-MAY_IMPORT_HEAVY = {"plot", "scan", "paper", "cli", "stochastic.export"}
+MAY_IMPORT_HEAVY = {"plot", "scan", "paper", "cli", "fluid.export", "stochastic.export"}
 
 
 def name_of(path: Path) -> str:

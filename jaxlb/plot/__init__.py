@@ -1,7 +1,7 @@
 """Pictures: one function each, returning the matplotlib Axes; no display and no global state.
 
-Those of stability take a `System`. A picture of curves is a `Panel` of `Curve`s, plain data that
-can also be written as a table.
+Those of stability take a `System`, `tornado` a study of `fluid.sensitivity`. A picture of curves is
+a `Panel` of `Curve`s, plain data that can also be written as a table.
 """
 
 from .abscissa import abscissa_against_sensitivity, effect_of_stages
@@ -12,6 +12,7 @@ from .locus import root_locus
 from .overview import stability_overview
 from .panel import Curve, Panel, draw, side_by_side
 from .style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, save
+from .tornado import tornado
 
 __all__ = [
     "BLACK",
@@ -34,5 +35,6 @@ __all__ = [
     "side_by_side",
     "stability_chart",
     "stability_overview",
+    "tornado",
     "waveforms",
 ]
