@@ -15,6 +15,8 @@ import jaxlb as lb
 from .. import closed_forms
 from ..laws import window
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def lognormal(u, spread=0.5):
     return jnp.exp(spread * jax.scipy.special.ndtri(u))

@@ -11,6 +11,8 @@ import jaxlb as lb
 
 from .. import closed_forms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 POSITIVE = "must be positive and finite"
 GAIN = "`gain` must be non-negative and finite, got {} 1/s."
 

@@ -10,6 +10,8 @@ import jaxlb as lb
 
 from .. import closed_forms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 exact = closed_forms.exact
 
 

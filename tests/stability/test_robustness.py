@@ -10,6 +10,8 @@ import jaxlb as lb
 
 from .. import closed_forms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 LOOP = np.array([[-2.0, 0.5, 0.7], [0.25, -3.0, 0.0], [1.0, 0.0, -1.5]])
 COXIAN = np.array([[-3.0, 2.7, 0.0], [0.0, -4.0, 3.2], [0.0, 0.0, -2.0]])
 COXIAN_MEAN = np.linalg.solve(-COXIAN.T, [1.0, 0.0, 0.0]).sum()

@@ -7,6 +7,8 @@ import jaxlb as lb
 
 from .. import closed_forms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def system(parameters, stages):
     """`parameters`: lambda theta, mu, D."""
