@@ -48,7 +48,7 @@ def test_bands_and_lines_are_those_of_the_ensemble(imbalance):
 
 
 @pytest.mark.parametrize(
-    ("delay", "has"), [(lb.Deterministic(1.0), True), (lb.QuantileDelay([0.5, 1.5]), False)]
+    ("delay", "has"), [(lb.Deterministic(1.0), True), (lb.QuantileDelay(lambda u: 0.5 + u), False)]
 )
 def test_of_delays_without_phases_only_a_fixed_one_has_a_fluid_limit(delay, has):
     system = lb.System(4.0, 1.0, delay, lb.Logit(1.0))

@@ -36,9 +36,7 @@ def by_eigenvectors(arrival_rate, service_rate, delay, stages, weights):
     return coefficient, p @ gain @ q
 
 
-@pytest.mark.parametrize(
-    ("stages", "weights"), [(2, [0.0, 0.0]), (7, [0.0] * 7), (3, [0.0, 0.1, 0.05])]
-)
+@pytest.mark.parametrize(("stages", "weights"), [(5, [0.0] * 5), (3, [0.0, 0.1, 0.05])])
 @pytest.mark.parametrize(("service_rate", "delay"), [(1.0, 1.0), (0.7, 1.6)])
 def test_coefficient_is_the_projected_cubic_term(stages, weights, service_rate, delay):
     rule = lb.WeightedLogit(0.1, weights)

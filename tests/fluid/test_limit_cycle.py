@@ -74,10 +74,9 @@ def test_cycles_are_those_of_shooting_and_so_are_their_derivatives(
     ("delay", "rule"),
     [
         (lb.Erlang(1.0, 3), lb.Logit(1.0)),
-        (lb.MixedErlang(1.0, [0.1, 0.2, 0.7]), lb.Logit(3.0)),
         (lb.Erlang(1.0, 4), lb.WeightedLogit(1.0, [0.1, 0.1, 0.05, 0.05])),
     ],
-    ids=["erlang", "mixed", "weighted"],
+    ids=["erlang", "weighted"],
 )
 def test_the_waveform_solves_the_difference_system(delay, rule):
     """From a point of the cycle over one period by DOP853 at 1e-12: every phase, to 1e-9."""
