@@ -10,7 +10,7 @@ regular delay oscillates earlier and further: at theta = 1 by 3.6, 10.7, 16.6 an
 
 Run:     python -m experiments.bifurcation
 Writes:  experiments/results/bifurcation.json and .png
-Cost:    five minutes on one core.
+Cost:    two minutes on one core.
 """
 
 import math
