@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import _record
 from .cycle_case import CycleCase, true_slopes, truth
-from .row import Row, error, measured, times
+from .row import Row, by_stages, error, measured, times
 
 RESULT = Path(__file__).parent / "results" / "cycles.json"
 OURS, GRADIENT, PEER = "harmonic balance", "harmonic balance, gradient", "LSODA, 60 periods"
@@ -95,11 +95,7 @@ def bounds(table: dict[int, dict[str, dict[str, float]]]) -> dict[str, dict]:
 def run(config: Config) -> dict:
     """Milliseconds and errors of each row, and the bounds."""
     table = {stages: rows_of(stages, config) for stages in config.stages}
-    results: dict[str, dict] = {
-        f"{name}, L = {stages}": row for stages, rows in table.items() for name, row in rows.items()
-    }
-    results["bounds"] = bounds(table)
-    return results
+    return {**by_stages(table), "bounds": bounds(table)}
 
 
 if __name__ == "__main__":

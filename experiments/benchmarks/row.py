@@ -60,6 +60,13 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.max(np.abs(found - wanted).max(axis=1) / np.abs(wanted).max(axis=1)))
 
 
+def by_stages(table: dict[int, dict[str, dict]]) -> dict[str, dict]:
+    """The rows of every number of stages, by names that tell it."""
+    return {
+        f"{name}, L = {stages}": row for stages, rows in table.items() for name, row in rows.items()
+    }
+
+
 def main(module: str, function: str, repetitions: str, folder: str) -> None:
     """CPU seconds of this process for one system, the least of several; and for the first call."""
     jax.config.update("jax_enable_x64", True)

@@ -101,7 +101,7 @@ def _once(given: Given) -> Given:
 
 @_once.defjvp
 def _(primals, tangents):
-    raise NotImplementedError(
+    raise NotImplementedError(  # As JAX does for a derivative that a function has not.
         "Collocation has first derivatives only: take second ones with method='diffrax'."
     )
 

@@ -189,20 +189,20 @@ def settling_time(
 
 def cycle_amplitude(
     system: System,
-    initial: Any = None,  # noqa: ARG001
+    _initial: Any = None,
     *,
     harmonics: int | None = None,
     samples: int | None = None,
 ) -> Observation:
     """Amplitude of the limit cycle, jobs per unit of scale, by `limit_cycle.find`; whatever
-    `initial` is. Without a cycle it is zero, and not valid."""
+    the jobs at time zero. Without a cycle it is zero, and not valid."""
     found = limit_cycle.find(system, harmonics, samples)
     return Observation(found.amplitude, found.valid, "cycle amplitude", "jobs")
 
 
 def cycle_period(
     system: System,
-    initial: Any = None,  # noqa: ARG001
+    _initial: Any = None,
     *,
     harmonics: int | None = None,
     samples: int | None = None,

@@ -73,20 +73,23 @@ def test_the_first_two_lags_are_integrals_of_the_free_decay():
     """q_i = e^(-mu t) q_i(0), then by variation of constants; z_i is the integral of the inflow."""
     rate, lag, start = 0.8, 1.5, np.array([0.0, 3.0])
 
-    def inflow(server, time):
+    def inflow(time, server):
         return 2 * 6 * closed_forms.logit(0.9, start * np.exp(-rate * time))[server]
+
+    def left(time, server, late):
+        return inflow(time, server) * np.exp(rate * (time - late))
 
     times = [0.4, 1.2, 1.5, 2.0, 2.9]
     solution = lb.fluid.solve(system(6.0, rate, lag, 0.9), times, start, **TIGHT)
     for time, jobs in zip(times, solution.jobs, strict=True):
         for server in (0, 1):
             late = max(time - lag, 0.0)
-            due = quad(lambda s: inflow(server, s) * np.exp(rate * (s - late)), 0, late)[0]  # noqa: B023
+            due = quad(left, 0, late, (server, late))[0]
             queue = start[server] * np.exp(-rate * time) + due
             # The integral's own tolerance is 1.5e-8 of it at worst, and 1e-13 where it is smooth.
             np.testing.assert_allclose(jobs[server, 1], queue, rtol=1e-11, atol=1e-14)
             if time <= lag:
-                under_way = quad(lambda s: inflow(server, s), 0, time)[0]  # noqa: B023
+                under_way = quad(inflow, 0, time, (server,))[0]
                 np.testing.assert_allclose(jobs[server, 0], under_way, rtol=1e-11)
 
 
