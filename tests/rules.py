@@ -15,3 +15,14 @@ class Perceptron(eqx.Module):
 
     def __call__(self, queue):
         return jax.nn.softmax(self.network(queue))
+
+
+class Counted(eqx.Module):
+    """The logit rule; `traces` grows by one each time that it is traced."""
+
+    sensitivity: jax.Array
+    traces: list = eqx.field(static=True)
+
+    def __call__(self, queue):
+        self.traces.append(None)
+        return jax.nn.softmax(-self.sensitivity * queue)

@@ -1,7 +1,6 @@
 from typing import Any
 
 import diffrax as dfx
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,7 @@ from jaxlb.fluid import method_of_steps, windows
 
 from .. import closed_forms
 from ..delay_equation import by_stacked_lags
+from ..rules import Counted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -228,15 +228,8 @@ def test_traced_times_out_of_order_are_flagged():
 def test_new_values_do_not_recompile():
     traces = []
 
-    class Counted(eqx.Module):
-        sensitivity: jax.Array
-
-        def __call__(self, queue):
-            traces.append(None)
-            return jax.nn.softmax(-self.sensitivity * queue)
-
     def solve(theta, mean, rtol):
-        whole = lb.System(15.0, 1.0, lb.Deterministic(mean), Counted(jnp.array(theta)))
+        whole = lb.System(15.0, 1.0, lb.Deterministic(mean), Counted(jnp.array(theta), traces))
         return lb.fluid.solve(whole, [3.0, 6.0], rtol=rtol).queue
 
     first = solve(1.0, 1.0, 1e-8)

@@ -1,5 +1,4 @@
 import diffrax as dfx
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ from scipy.integrate import solve_ivp
 import jaxlb as lb
 
 from .. import closed_forms
+from ..rules import Counted
 
 FIGURE_TIMES = [1.0, 2.0, 5.0, 10.0, 15.0, 20.0]
 # Fluid limit of Figures 2 and 3 at those times, by DOP853 at 1e-13 outside this project.
@@ -196,15 +196,8 @@ def test_member_that_fails_says_so_and_leaves_the_others_alone():
 def test_new_values_and_tolerances_do_not_recompile():
     traces = []
 
-    class Counted(eqx.Module):
-        sensitivity: jax.Array
-
-        def __call__(self, queue):
-            traces.append(None)
-            return jax.nn.softmax(-self.sensitivity * queue)
-
     def solve(theta, rtol, mean):
-        whole = lb.System(15.0, 1.0, lb.Erlang(mean, 2), Counted(jnp.array(theta)))
+        whole = lb.System(15.0, 1.0, lb.Erlang(mean, 2), Counted(jnp.array(theta), traces))
         return lb.fluid.solve(whole, FIGURE_TIMES[:2], rtol=rtol, atol=rtol).queue
 
     first = solve(1.0, 1e-8, 1.0)
