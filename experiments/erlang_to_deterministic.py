@@ -102,7 +102,9 @@ def draw(config: Config, results: dict) -> None:
         errors = [results[str(stages)][name] for stages in config.stages]
         right.loglog(config.stages, errors, "o-", label=f"{name}, rate {rate:.2f}")
     right.set(xlabel="stages L", ylabel="difference from the deterministic delay")
-    right.legend()
+    # Room for the legend above the curves.
+    right.set_ylim(top=1000)
+    right.legend(loc="upper right")
     figure.savefig(RESULT.with_suffix(".png"), dpi=110)
 
 
