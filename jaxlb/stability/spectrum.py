@@ -59,16 +59,13 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
     _checks.kind("system", system, System)
     # Before tracing hides the numbers.
     system.require_two_alike()
-    return _rightmost_root(system)
-
-
-@eqx.filter_jit
-def _rightmost_root(system: System) -> Complex[Array, ""]:
     if is_erlang(system):
+        # Not inside a program of this system: there a new number of stages would recompile.
         return erlang_root(*parameters_of(system)).root
     return _root_of_other(system)
 
 
+@eqx.filter_jit
 @domain.of_system
 def _root_of_other(system: System) -> Complex[Array, ""]:
     if isinstance(system.delay, AbstractPhaseDelay):
