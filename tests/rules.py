@@ -17,6 +17,15 @@ class Perceptron(eqx.Module):
         return jax.nn.softmax(self.network(queue))
 
 
+class Fixed(eqx.Module):
+    """The same shares whatever the queues, be they probabilities or not."""
+
+    shares: jax.Array
+
+    def __call__(self, queue):
+        return self.shares + 0 * queue
+
+
 class Counted(eqx.Module):
     """The logit rule; `traces` grows by one each time that it is traced."""
 

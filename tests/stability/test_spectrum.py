@@ -304,6 +304,25 @@ def test_hyperexponential_delay_never_destabilises():
     assert np.all(abscissa < 0)
 
 
+def test_another_number_of_stages_compiles_nothing():
+    events = []
+
+    def listen(name: str, seconds: float, **_: str | int):
+        events.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+
+    def compiled(stages):
+        before = sum("backend_compile" in name for name in events)
+        lb.stability.rightmost_root(system((15.0, 1.0, 1.0, 1.0), stages))
+        return sum("backend_compile" in name for name in events) - before
+
+    # What is new in the first is seen.
+    jax.clear_caches()
+    assert compiled(6) > 0
+    assert [compiled(stages) for stages in (7, 60)] == [0, 0]
+
+
 def test_number_of_servers_does_not_matter():
     two, nine = [
         lb.stability.rightmost_root(
