@@ -123,10 +123,15 @@ def phase_type_drift(
     generator: np.ndarray,
     sensitivity: float,
     jobs: np.ndarray,
+    weights: np.ndarray | float = 0.0,
 ) -> np.ndarray:
-    """z_i' = N lambda p_i initial + z_i generator; q_i' = z_i . exit rates - mu_i q_i."""
+    """z_i' = N lambda p_i initial + z_i generator; q_i' = z_i . exit rates - mu_i q_i.
+
+    `weights`: of jobs in each phase, in what the rule compares.
+    """
     servers, leave = len(jobs), -generator.sum(axis=1)
-    inflow = servers * arrival_rate * logit(sensitivity, jobs[:, -1])
+    load = jobs[:, -1] + (jobs[:, :-1] * weights).sum(axis=1)
+    inflow = servers * arrival_rate * logit(sensitivity, load)
     change = np.empty_like(jobs)
     for i in range(servers):
         change[i, :-1] = inflow[i] * initial + jobs[i, :-1] @ generator

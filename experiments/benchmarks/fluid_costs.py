@@ -11,7 +11,7 @@ Cost:    four minutes on one core.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,17 @@ class Config:
     repetitions: int = 5
 
 
+# Of every system: theta, mean delay, arrival rate, service rate; and of those with cycles.
+NUMBERS, OSCILLATING = FluidCase(1).numbers[:, :4], CycleCase(10).numbers[:, :4]
+
+
 @dataclass(frozen=True)
 class Call:
-    """A function of the numbers of one system, and how many are given to it how."""
+    """A function of the numbers of one system, those of all, and how all are given to it:
+    by `jax.vmap`, one after another, or at once."""
 
     function: Callable[[jax.Array], Any]
-    numbers: np.ndarray
-    # `jax.vmap` of all, or `jax.lax.map` of one after another, or all in one call.
+    numbers: np.ndarray = field(default_factory=lambda: NUMBERS)
     batched: Callable = jax.vmap
 
 
@@ -52,10 +56,21 @@ def one_by_one(function: Callable) -> Callable:
     return lambda members: jax.lax.map(function, members)
 
 
-def system_of(numbers: Any, delay: Callable) -> lb.System:
-    """Of theta, mean delay, arrival rate and service rate."""
-    theta, mean, arrival_rate, service_rate = numbers[:4]
-    return lb.System(arrival_rate, service_rate, delay(mean), lb.Logit(theta))
+def with_delay(delay: Callable) -> Callable[[Any], lb.System]:
+    """A system by its numbers."""
+
+    def system_of(numbers):
+        theta, mean, arrival_rate, service_rate = numbers
+        return lb.System(arrival_rate, service_rate, delay(mean), lb.Logit(theta))
+
+    return system_of
+
+
+def weighted(numbers: Any) -> lb.System:
+    """Five stages, whose jobs count a third."""
+    theta, mean, arrival_rate, service_rate = numbers
+    rule = lb.WeightedLogit(theta, jnp.full(5, 1 / 3))
+    return lb.System(arrival_rate, service_rate, lb.Erlang(mean, 5), rule)
 
 
 def erlang(stages: int) -> Callable:
@@ -63,75 +78,104 @@ def erlang(stages: int) -> Callable:
     return lambda mean: lb.Erlang(mean, stages)
 
 
+def of(system_of: Callable, part: Callable, **options: Any) -> Callable:
+    """A part of the trajectory, by the numbers of its system."""
+    return lambda numbers: part(lb.fluid.solve(system_of(numbers), TIMES, **options))
+
+
+def queue(found: lb.fluid.Trajectory) -> jax.Array:
+    """Of every server."""
+    return found.queue
+
+
+def jobs(found: lb.fluid.Trajectory) -> jax.Array:
+    """Those in transit too."""
+    return found.jobs
+
+
+def mean_square(found: lb.fluid.Trajectory) -> jax.Array:
+    """Of the imbalance."""
+    return jnp.mean((found.queue[:, 0] - found.queue[:, 1]) ** 2)
+
+
 def trajectories() -> Iterator[tuple[str, Call]]:
     """Queues of two servers, jobs in transit, and gradients of the mean square imbalance."""
-
-    def of(delay, part, **options):
-        return lambda numbers: part(lb.fluid.solve(system_of(numbers, delay), TIMES, **options))
-
-    def queue(found):
-        return found.queue
-
-    def jobs(found):
-        return found.jobs
-
-    def mean_square(found):
-        return jnp.mean((found.queue[:, 0] - found.queue[:, 1]) ** 2)
-
     for stages in (1, 2, 10, 50, 200):
-        numbers, law = FluidCase(stages).numbers, erlang(stages)
-        place = f"collocation, L = {stages}"
-        yield f"{place}: queues", Call(of(law, queue), numbers)
-        yield f"{place}: jobs in transit too", Call(of(law, jobs), numbers)
-        yield f"{place}: gradient", Call(jax.grad(of(law, mean_square)), numbers)
+        system, place = with_delay(erlang(stages)), f"collocation, L = {stages}"
+        yield f"{place}: queues", Call(of(system, queue))
+        yield f"{place}: jobs in transit too", Call(of(system, jobs))
+        yield f"{place}: gradient", Call(jax.grad(of(system, mean_square)))
     for stages in (1, 10, 50):
-        numbers, law = FluidCase(stages).numbers, erlang(stages)
-        call = of(law, queue, method="diffrax")
-        yield f"Tsit5, L = {stages}: one by one", Call(call, numbers, one_by_one)
-    numbers = FluidCase(1).numbers
-    yield "method of steps: queues", Call(of(lb.Deterministic, queue), numbers)
-    slope = jax.grad(of(lb.Deterministic, mean_square))
-    yield "method of steps: gradient, vmap", Call(slope, numbers)
-    yield "method of steps: gradient, one by one", Call(slope, numbers, one_by_one)
+        call = of(with_delay(erlang(stages)), queue, method="diffrax")
+        yield f"Tsit5, L = {stages}: one by one", Call(call, batched=one_by_one)
+    fixed = with_delay(lb.Deterministic)
+    yield "method of steps: queues", Call(of(fixed, queue))
+    slope = jax.grad(of(fixed, mean_square))
+    yield "method of steps: gradient, vmap", Call(slope)
+    yield "method of steps: gradient, one by one", Call(slope, batched=one_by_one)
+
+
+def other_laws() -> Iterator[tuple[str, Call]]:
+    """Delays and rules that both methods can do; Diffrax also one by one."""
+    coxian = np.array([[-3.0, 2.7, 0.0], [0.0, -4.0, 3.2], [0.0, 0.0, -2.0]])
+    length = float(lb.PhaseType(np.eye(3)[0], coxian).mean)
+    varied: Any = lb.from_mean_cv(1.0, 2.0)
+    systems = {
+        "mixed Erlang, 10": with_delay(lambda mean: lb.MixedErlang(mean, np.full(10, 0.1))),
+        "Coxian, 3": with_delay(lambda mean: lb.PhaseType(np.eye(3)[0], coxian * length / mean)),
+        "hyperexponential, 2": with_delay(
+            lambda mean: lb.PhaseType(varied.initial, varied.generator / mean)
+        ),
+        "weighted, L = 5": weighted,
+    }
+    for name, system in systems.items():
+        for method in ("collocation", "diffrax"):
+            call, place = of(system, queue, method=method), f"{name}, {method}"
+            slope = jax.grad(of(system, mean_square, method=method))
+            yield f"{place}: queues", Call(call)
+            yield f"{place}: gradient", Call(slope)
+            if method == "diffrax":
+                yield f"{place}: queues, one by one", Call(call, batched=one_by_one)
+                yield f"{place}: gradient, one by one", Call(slope, batched=one_by_one)
 
 
 def chunks() -> Iterator[tuple[str, Call]]:
     """Diffrax with ten stages, all at once or sorted and in chunks."""
-    numbers = FluidCase(10).numbers
 
     def many(size):
         def solved(numbers):
-            systems = jax.vmap(lambda one: system_of(one, erlang(10)))(numbers)
+            systems = jax.vmap(with_delay(erlang(10)))(numbers)
             return lb.fluid.solve_many(systems, TIMES, chunk=size, method="diffrax").queue
 
         return solved
 
     for size in (1, 8, 16, 32, 64):
-        yield f"solve_many, Tsit5, L = 10: chunks of {size}", Call(many(size), numbers, lambda f: f)
+        call = Call(many(size), batched=lambda function: function)
+        yield f"solve_many, Tsit5, L = 10: chunks of {size}", call
 
 
 def observables() -> Iterator[tuple[str, Call]]:
     """Settling to a twentieth, with its distances to cliffs, and its gradient."""
 
-    def settled(law, numbers):
-        system = system_of(numbers, law)
+    def settled(stages, numbers):
+        system = with_delay(erlang(stages))(numbers)
         return lb.fluid.settling_time(system, horizon=20.0, tolerance=0.05)
 
-    def value(law, numbers):
-        return settled(law, numbers).value
+    def value(stages, numbers):
+        return settled(stages, numbers).value
 
     for stages in (2, 50):
-        numbers, law, place = FluidCase(stages).numbers, erlang(stages), f"L = {stages}"
-        yield f"settling time, {place}", Call(partial(settled, law), numbers)
-        yield f"settling time, {place}: gradient", Call(jax.grad(partial(value, law)), numbers)
+        place = f"settling time, L = {stages}"
+        yield place, Call(partial(settled, stages))
+        yield f"{place}: gradient", Call(jax.grad(partial(value, stages)))
 
 
 def cycles() -> Iterator[tuple[str, Call]]:
     """Harmonic balance by its sizes, normal forms and multipliers."""
-    limit_cycle, numbers, law = lb.fluid.limit_cycle, CycleCase(10).numbers[:, :4], erlang(10)
+    limit_cycle, system_of = lb.fluid.limit_cycle, with_delay(erlang(10))
 
     def find(*sizes):
-        return lambda numbers: limit_cycle.find(system_of(numbers, law), *sizes)
+        return lambda numbers: limit_cycle.find(system_of(numbers), *sizes)
 
     def both(numbers):
         found = find(32, 512)(numbers)
@@ -139,24 +183,24 @@ def cycles() -> Iterator[tuple[str, Call]]:
 
     for sizes in ((16, 128), (32, 512), (64, 1024)):
         place = f"cycle, {sizes[0]} harmonics, {sizes[1]} samples"
-        yield place, Call(find(*sizes), numbers)
-    yield "cycle, 32 harmonics, 512 samples: gradients", Call(jax.jacrev(both), numbers)
+        yield place, Call(find(*sizes), OSCILLATING)
+    yield "cycle, 32 harmonics, 512 samples: gradients", Call(jax.jacrev(both), OSCILLATING)
 
     def multiplier(sizes):
         def found(numbers):
-            system = system_of(numbers, law)
+            system = system_of(numbers)
             return limit_cycle.floquet(system, limit_cycle.find(system, *sizes))
 
         return found
 
     yield (
         "cycle and multiplier, 16 harmonics: one by one",
-        Call(multiplier((16, 128)), numbers, one_by_one),
+        Call(multiplier((16, 128)), OSCILLATING, one_by_one),
     )
-    yield "cycle and multiplier, 32 harmonics", Call(multiplier((32, 512)), numbers)
+    yield "cycle and multiplier, 32 harmonics", Call(multiplier((32, 512)), OSCILLATING)
     yield (
         "normal form",
-        Call(lambda numbers: limit_cycle.hopf_normal_form(system_of(numbers, law)), numbers),
+        Call(lambda numbers: limit_cycle.hopf_normal_form(system_of(numbers)), OSCILLATING),
     )
 
 
@@ -177,7 +221,7 @@ def cost(call: Call, repetitions: int) -> dict[str, float]:
 def run(config: Config) -> dict:
     """The cost of every call."""
     rows = {}
-    for calls in (trajectories(), chunks(), observables(), cycles()):
+    for calls in (trajectories(), other_laws(), chunks(), observables(), cycles()):
         for name, call in calls:
             rows[name] = cost(call, config.repetitions)
             print(name, rows[name], flush=True)

@@ -4,6 +4,7 @@ In units of the mean delay the L stages of an Erlang delay have rate L, whatever
 they do over a window of length h depends on L and h alone. The inflow is a polynomial on the
 window, given at Chebyshev nodes. A job in stage k at the start is in stage k + n after a time s
 with the Poisson probability of n at L s, and leaves with density L times that of L - k at L s.
+Other delays have the same matrices from `jumps`.
 """
 
 import functools
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DEGREE = 24
-# Window lengths, in mean delays: one level is half as long as the level before.
+# Window lengths, in units of time: one level is half as long as the level before.
 LENGTHS = 4.0 * 0.5 ** np.arange(28)
 # Where windows of an unknown system begin.
 FIRST_LEVEL = 4
@@ -24,12 +25,14 @@ MATRIX_STAGES = 64
 class Chain(NamedTuple):
     """Matrices of one chain, for each level or for one; what is known stands left of them as a row.
 
-    - `length`: of the window, in mean delays.
+    - `length`: of the window, in units of time.
     - `emptying`: from jobs in the stages at the start to the outflow at the nodes.
     - `passing`: from the inflow at the nodes to the outflow at the nodes.
     - `moving`: from jobs at the start to jobs at the end: a matrix, or for a long chain the
       transform of its first column.
     - `filling`: from the inflow at the nodes to jobs at the end.
+    - `weighed`: like `emptying` and `passing`, to the weighted number of jobs at the nodes; none if
+      the rule counts no job in transit.
     """
 
     length: Any
@@ -37,6 +40,7 @@ class Chain(NamedTuple):
     passing: Any
     moving: Any
     filling: Any
+    weighed: Any = None
 
 
 def nodes() -> np.ndarray:
@@ -51,8 +55,8 @@ def coefficients() -> np.ndarray:
 
 def integral() -> np.ndarray:
     """From values at the nodes to the integral from the start to each node, of a unit window."""
-    points, weights = _gauss(DEGREE)
-    parts = [_interpolate(end * points) @ (end * weights) for end in nodes()]
+    points, weights = gauss(DEGREE)
+    parts = [interpolate(end * points) @ (end * weights) for end in nodes()]
     return np.stack(parts, axis=1)
 
 
@@ -63,27 +67,27 @@ def chain(stages: int) -> Chain:
     return Chain(*(np.stack(parts) for parts in zip(*levels, strict=True)))
 
 
-def _level(stages: int, length: float) -> Chain:
+def _level(stages: int, length: float) -> tuple[np.ndarray, ...]:
     stage, mean = np.arange(1, stages + 1), stages * length
     # Enough points for the density of the delay, which is narrow in a long chain.
-    points, weights = _gauss(96 + 16 * math.isqrt(stages))
-    values = _interpolate(points)
-    emptying = stages * _poisson(stages - stage[:, None], mean * nodes())
-    filling = values @ (length * weights * _poisson(stage[:, None] - 1, mean * (1 - points))).T
+    points, weights = gauss(96 + 16 * math.isqrt(stages))
+    values = interpolate(points)
+    emptying = stages * poisson(stages - stage[:, None], mean * nodes())
+    filling = values @ (length * weights * poisson(stage[:, None] - 1, mean * (1 - points))).T
     at = nodes()[:, None] * points
-    density = stages * weights * _poisson(stages - 1, mean * (nodes()[:, None] - at))
+    density = stages * weights * poisson(stages - 1, mean * (nodes()[:, None] - at))
     density = length * nodes()[:, None] * density
-    passing = np.einsum("nq,mnq->mn", density, _interpolate(at.ravel()).reshape(-1, *at.shape))
-    column = _poisson(stage - 1, mean)
+    passing = np.einsum("nq,mnq->mn", density, interpolate(at.ravel()).reshape(-1, *at.shape))
+    column = poisson(stage - 1, mean)
     if stages > MATRIX_STAGES:
         moving = np.fft.rfft(column, 2 * stages)
     else:
         ahead = stage - stage[:, None]
         moving = np.where(ahead >= 0, column[np.maximum(ahead, 0)], 0.0)
-    return Chain(np.asarray(length), emptying, passing, moving, filling)
+    return np.asarray(length), emptying, passing, moving, filling
 
 
-def _poisson(count: Any, mean: Any) -> np.ndarray:
+def poisson(count: Any, mean: Any) -> np.ndarray:
     """Probability of `count` where `mean` are expected."""
     count, mean = np.broadcast_arrays(count, mean)
     factorials = np.cumsum(np.log(np.maximum(np.arange(count.max() + 1), 1)))
@@ -92,13 +96,13 @@ def _poisson(count: Any, mean: Any) -> np.ndarray:
     return np.where(mean > 0, chance, count == 0)
 
 
-def _gauss(points: int) -> tuple[np.ndarray, np.ndarray]:
+def gauss(points: int) -> tuple[np.ndarray, np.ndarray]:
     """Gauss-Legendre points and weights on [0, 1]."""
     at, weights = np.polynomial.legendre.leggauss(points)
     return (at + 1) / 2, weights / 2
 
 
-def _interpolate(at: np.ndarray) -> np.ndarray:
+def interpolate(at: np.ndarray) -> np.ndarray:
     """From values at the nodes to values at other points of [0, 1]."""
     return coefficients() @ _chebyshev(at).T
 

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, Int
 
-from ..model.system import System
 from . import window
 from .chain import DEGREE, FIRST_LEVEL, LENGTHS
-from .window import Problem, Start, Window
+from .window import Model, Problem, Start, Window
 
 BLOCK = 128
 
@@ -35,8 +34,8 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Windows of a block, or one for each time that is asked for: where each begins, in mean
-    delays, its level, itself."""
+    """Windows of a block, or one for each time that is asked for: where each begins, in units
+    of time, its level, itself."""
 
     time: Float[Array, " windows"]
     level: Int[Array, " windows"]
@@ -52,16 +51,16 @@ class Block(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a march begins with: the system and its jobs."""
+    """What a march begins with: the model and its jobs."""
 
-    system: System
+    model: Model
     start: Start
 
 
 def march(
     problem: Problem, given: Given, times: Float[Array, " times"], max_steps: int
 ) -> tuple[Record, State]:
-    """The window of each time, in mean delays, and the last state; differentiable in `given`.
+    """The window of each time, in units of time, and the last state; differentiable in `given`.
 
     Both forward and in reverse, once. A time that is not before the last state was not reached:
     its window is void.
@@ -123,7 +122,7 @@ def _run(problem, max_steps, capacity, given, times):
     def next_block(carry):
         record, block, kept, blocks = carry
         before = block.state
-        block = _block(problem, given.system, before, end, max_steps)
+        block = _block(problem, given.model, before, end, max_steps)
         which, here = _places(block, before.time, times)
         found = jax.tree.map(lambda part: part[which], block.record)
         record = jax.tree.map(lambda new, old: _where(here, new, old), found, record)
@@ -140,17 +139,16 @@ def _run(problem, max_steps, capacity, given, times):
     return record, block.state, Kept(kept, blocks, block)
 
 
-def _block(problem, system, state, end, max_steps):
+def _block(problem, model, state, end, max_steps):
     """Up to `BLOCK` windows from a state on."""
 
     def more(carry):
-        _, count, state = carry
+        _, count, state, _ = carry
         return (count < BLOCK) & _running(state, end, max_steps)
 
     def attempt(carry):
-        record, count, state = carry
-        part = window.at_level(system, state.level)
-        made, quality = window.solve(problem, system, part, state.start, state.size)
+        record, count, state, part = carry
+        made, quality = window.solve(problem, model, part, state.start, state.size)
         # Where it is not accurate the next one takes its place.
         one = Record(state.time, state.level, made)
         record = jax.tree.map(lambda many, one: many.at[count].set(one), record, one)
@@ -168,10 +166,14 @@ def _block(problem, system, state, end, max_steps):
         state = jax.tree.map(
             lambda new, old: jnp.where(quality.accurate, new, old), after, state
         )._replace(level=jnp.clip(level, 0, last), steps=state.steps + 1, stuck=level > last)
-        return record, count + quality.accurate, state
+        # Most windows have the level of the one before, and matrices cost more than sweeps.
+        same = state.level == one.level
+        part = jax.lax.cond(same, lambda: part, lambda: window.at_level(model, state.level))
+        return record, count + quality.accurate, state, part
 
-    record = _empty(state.start, BLOCK)
-    return Block(*jax.lax.while_loop(more, attempt, (record, jnp.int32(0), state)))
+    record, part = _empty(state.start, BLOCK), window.at_level(model, state.level)
+    carry = record, jnp.int32(0), state, part
+    return Block(*jax.lax.while_loop(more, attempt, carry)[:3])
 
 
 def _push(problem, max_steps, given, times, kept, d_given):
@@ -179,14 +181,12 @@ def _push(problem, max_steps, given, times, kept, d_given):
 
     def next_block(b, carry):
         d_found, d_start = carry
-        block = _made_again(problem, given.system, kept, b, end, max_steps)
+        block = _made_again(problem, given.model, kept, b, end, max_steps)
 
         def next_window(i, carry):
             d_windows, d_start = carry
-            part, made = _take(given.system, block.record, i)
-            d_window, d_end = window.push(
-                problem, given.system, part, made, d_given.system, d_start
-            )
+            level, made = _take(block.record, i)
+            d_window, d_end = window.push(problem, given.model, level, made, d_given.model, d_start)
             put = jax.tree.map(lambda many, one: many.at[i].set(one), d_windows, d_window)
             return put, d_end
 
@@ -205,7 +205,7 @@ def _pull(problem, max_steps, given, times, kept, ct_found):
 
     def block_before(back, carry):
         b = kept.blocks - 1 - back
-        block = _made_again(problem, given.system, kept, b, end, max_steps)
+        block = _made_again(problem, given.model, kept, b, end, max_steps)
         which, here = _places(block, _begin(kept, b), times)
         ct_windows = jax.tree.map(
             lambda ct: (
@@ -217,12 +217,12 @@ def _pull(problem, max_steps, given, times, kept, ct_found):
         )
 
         def window_before(back, carry):
-            ct_system, ct_end = carry
+            ct_model, ct_end = carry
             i = block.made - 1 - back
-            part, made = _take(given.system, block.record, i)
+            level, made = _take(block.record, i)
             ct_window = jax.tree.map(lambda many: many[i], ct_windows)
-            ct, ct_start = window.pull(problem, given.system, part, made, ct_window, ct_end)
-            return jax.tree.map(jnp.add, ct_system, ct), ct_start
+            ct, ct_start = window.pull(problem, given.model, level, made, ct_window, ct_end)
+            return jax.tree.map(jnp.add, ct_model, ct), ct_start
 
         return jax.lax.fori_loop(0, block.made, window_before, carry)
 
@@ -230,10 +230,10 @@ def _pull(problem, max_steps, given, times, kept, ct_found):
     return Given(*jax.lax.fori_loop(0, kept.blocks, block_before, tuple(nothing)))
 
 
-def _made_again(problem, system, kept, b, end, max_steps):
+def _made_again(problem, model, kept, b, end, max_steps):
     def again():
         state = jax.tree.map(lambda part: part[b], kept.states)
-        return _block(problem, system, state, end, max_steps)
+        return _block(problem, model, state, end, max_steps)
 
     return jax.lax.cond(b == kept.blocks - 1, lambda: kept.last, again)
 
@@ -242,10 +242,8 @@ def _begin(kept, b):
     return kept.states.time[b]
 
 
-def _take(system, record, i):
-    return window.at_level(system, record.level[i]), jax.tree.map(
-        lambda many: many[i], record.window
-    )
+def _take(record, i):
+    return record.level[i], jax.tree.map(lambda many: many[i], record.window)
 
 
 def _places(block, begin, times):
@@ -261,7 +259,7 @@ def _running(state, end, max_steps):
 
 
 def _first_state(given):
-    zero = jnp.zeros_like(given.system.arrival_rate)
+    zero = jnp.zeros_like(given.model.system.arrival_rate)
     none = jnp.int32(0)
     return State(zero, given.start, jnp.int32(FIRST_LEVEL), zero, zero, none, jnp.zeros((), bool))
 

@@ -30,8 +30,7 @@ class Trajectory(eqx.Module):
     - `times`: s, shape (times,).
     - `queue`: q, jobs in service per unit of scale, shape (times, servers).
     - `in_transit`: z, those in each delay phase, shape (times, servers, phases). Under `jit` it
-      costs nothing unless it is used. A
-      deterministic delay has one phase for all in transit.
+      costs nothing unless it is used. A deterministic delay has one phase for all in transit.
     - `result`: Diffrax's result code; where it is not successful, the times that were not reached
       hold infinities.
     - `error_estimate`: by collocation, the part of the flows that all windows leave out, relative
@@ -106,12 +105,13 @@ def solve(
     - `initial`: jobs per unit of scale at time zero: all, shape (servers, compartments), or those
       in service, shape (servers,), with none in transit. By default the paper's start: one job in
       service at each server but the first.
-    - `method`: static. "collocation" needs an `Erlang` delay and the `Logit` rule; it has no
-      settings but `max_steps`. "diffrax" takes any delay with phases and any rule. By default
-      collocation where it applies, unless one of Diffrax's settings, which follow, is given. A
-      `Deterministic` delay takes "steps", the method of steps, and a rule that looks at queues
-      alone; its settings are `max_steps` and, of the last Chebyshev coefficients of a window,
-      `rtol` and `atol`. `Trajectory.method` tells.
+    - `method`: static. "collocation" takes any delay with phases, up to 64 unless it is `Erlang`,
+      and the rules `Logit` and `WeightedLogit`; it has no settings but `max_steps`. "diffrax"
+      takes any delay with phases and any rule. By default collocation for `Erlang` and
+      `MixedErlang` delays under `Logit`, where it is the faster one, unless one of Diffrax's
+      settings, which follow, is given. A `Deterministic` delay takes "steps", the method of steps,
+      and a rule that looks at queues alone; its settings are `max_steps` and, of the last Chebyshev
+      coefficients of a window, `rtol` and `atol`. `Trajectory.method` tells.
     - `solver`: any Diffrax solver; `Tsit5()` by default. Beyond about 200 stages the chain is stiff
       and an explicit method needs some D L / 3 steps for each second.
     - `rtol`, `atol`: tolerances of the adaptive step, by default 1e-8 in float64 and 1e-6 in
@@ -234,7 +234,7 @@ def _choose(method: str, system: System, parts: tuple[Any, Any, Any], steps: tup
     fixed = isinstance(system.delay, Deterministic)
     settings = any(setting is not None for setting in (*parts, *steps))
     if method == "auto":
-        collocate = collocation.applies(system) and not settings
+        collocate = not settings and collocation.is_best(system)
         method = "steps" if fixed else "collocation" if collocate else "diffrax"
     if (method == "steps") != fixed:
         wanted = "'steps' for a" if fixed else "another than 'steps' but for a"

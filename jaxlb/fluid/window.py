@@ -1,16 +1,18 @@
 """One window of a trajectory: its polynomials, by fixed-point sweeps, and their derivatives.
 
-Time is counted in mean delays, so that the chain has the matrices of `chain`. A mode is one server,
-or the difference of two: jobs in each of its stages, then jobs in service. On a window the inflow
-of each mode and its jobs in service are polynomials, given at the nodes, and
+Time is counted in mean delays, or as `jumps` does, so that the delay has the matrices of `chain`. A
+mode is one server, or the difference of two: jobs in each of its stages, then jobs in service. On a
+window the inflow of each mode and its jobs in service are polynomials, given at the nodes, and
 
     inflow = rate(values),    values = respond(inflow),
 
-where `respond` solves the linear chain and service. The sweeps converge the faster the shorter the
-window is, and with a long chain at once: there the inflow of a window does not come out in it.
+where `respond` solves the linear chain and service, and the rate may count jobs in transit too. The
+sweeps converge the faster the shorter the window is, and with a long chain at once: there the
+inflow of a window does not come out in it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..model.system import System
-from .chain import DEGREE, MATRIX_STAGES, Chain, chain, coefficients, integral, nodes
+from . import jumps
+from .chain import DEGREE, Chain, chain, coefficients, integral, nodes
 
 # Sweeps of one window, and those of its linearisation, which starts from nothing.
 SWEEPS, LINEAR_SWEEPS = 14, 28
@@ -45,11 +48,23 @@ BOUNDS = {64: Bounds(1e-7, 1e-9), 32: Bounds(1e-5, 1e-6)}
 
 
 class Problem(NamedTuple):
-    """The nonlinear part: the arrival rate of each mode, 1/s, from jobs in service, and the service
-    rates of the modes, 1/s; both of a system."""
+    """The nonlinear part: the arrival rate of each mode, 1/s, from its load, and the service rates
+    of the modes, 1/s; both of a system."""
 
     arrivals: Callable[[System, Float[Array, "modes nodes"]], Float[Array, "modes nodes"]]
     services: Callable[[System], Float[Array, " modes"]]
+
+
+class Model(NamedTuple):
+    """A system, and the jumps of its delay; none where the matrices are those of `chain`."""
+
+    system: System
+    jumps: jumps.Jumps | None
+
+    @property
+    def unit(self) -> Float[Array, ""]:
+        """Of time, s."""
+        return self.system.delay.mean if self.jumps is None else self.jumps.unit
 
 
 class Start(NamedTuple):
@@ -77,29 +92,32 @@ class Quality(NamedTuple):
     easy: Bool[Array, ""]
 
 
-def at_level(system: System, level: Int[Array, ""]) -> Chain:
-    """Matrices of the system's chain for windows of one level."""
-    dtype = system.arrival_rate.dtype
-    parts = []
-    for table in chain(system.num_phases):
+def at_level(model: Model, level: Int[Array, ""]) -> Chain:
+    """Matrices of the delay for windows of one level."""
+    if model.jumps is not None:
+        return jumps.at_level(model.jumps, level)
+    dtype = model.system.arrival_rate.dtype
+
+    def of_level(table):
         kind = jnp.result_type(dtype, jnp.complex64) if jnp.iscomplexobj(table) else dtype
-        parts.append(jax.lax.dynamic_index_in_dim(jnp.asarray(table, kind), level, 0, False))
-    return Chain(*parts)
+        return jax.lax.dynamic_index_in_dim(jnp.asarray(table, kind), level, 0, False)
+
+    return jax.tree.map(of_level, chain(model.system.num_phases))
 
 
 def solve(
-    problem: Problem, system: System, part: Chain, start: Start, size: Float[Array, ""]
+    problem: Problem, model: Model, part: Chain, start: Start, size: Float[Array, ""]
 ) -> tuple[Window, Quality]:
     """The window that begins at `start`, where `size` is the largest flow before it."""
     bounds = BOUNDS[jnp.finfo(size.dtype).bits]
     last_two = jnp.asarray(coefficients()[:, -2:], size.dtype)
-    emptying = start.stages @ part.emptying
+    emptying, weighed = _of_start(part, start)
 
     def sweep(carry):
         n, inflow, *_ = carry
         outflow = emptying + inflow @ part.passing
-        values = _service(problem, system, part, start.queue, outflow)
-        new = _inflow(problem, system, values)
+        values = _service(problem, model, part, start.queue, outflow)
+        new = _inflow(problem, model, _load(part, weighed, values, inflow))
         largest = jnp.maximum(size, jnp.maximum(jnp.abs(new).max(), jnp.abs(outflow).max()))
         tail = jnp.maximum(jnp.abs(new @ last_two).max(), jnp.abs(outflow @ last_two).max())
         change = jnp.abs(new - inflow).max()
@@ -110,11 +128,12 @@ def solve(
         hopeless = (n > 1) & (tail > HOPELESS * bounds.tail * largest)
         return (n < SWEEPS) & (change > bounds.change * largest) & ~hopeless
 
-    first = _inflow(problem, system, jnp.repeat(start.queue[:, None], DEGREE + 1, axis=1))
+    queue = jnp.repeat(start.queue[:, None], DEGREE + 1, axis=1)
+    first = _inflow(problem, model, _load(part, weighed, queue, 0 * queue))
     unknown = jnp.full_like(size, jnp.inf)
     carry = jnp.int32(0), first, first, size, unknown, unknown
     _, inflow, values, largest, change, tail = jax.lax.while_loop(unsettled, sweep, carry)
-    decay = (part.length * _decay(problem, system)).max()
+    decay = (part.length * _decay(problem, model)).max()
     # Written so that NaN is not accurate.
     accurate = (change <= bounds.change * largest) & (tail <= bounds.tail * largest)
     accurate = accurate & (decay <= LONGEST_IN_SERVICES)
@@ -130,26 +149,38 @@ def end(part: Chain, window: Window) -> Start:
 
 
 def push(
-    problem: Problem, system: System, part: Chain, window: Window, d_system: System, d_start: Start
+    problem: Problem,
+    model: Model,
+    level: Int[Array, ""],
+    window: Window,
+    d_model: Model,
+    d_start: Start,
 ) -> tuple[Window, Start]:
-    """Tangents of a window and of its end, from those of the system and of its beginning."""
-    both = _both(problem, part)
-    rest = window.start, system
-    _, source = jax.jvp(lambda *rest: both(window.inflow, *rest), rest, (d_start, d_system))
+    """Tangents of a window and of its end, from those of the model and of its beginning."""
+    both = _both(problem, level)
+    rest = window.start, model
+    _, source = jax.jvp(lambda *rest: both(window.inflow, *rest), rest, (d_start, d_model))
     _, through = jax.linearize(lambda inflow: both(inflow, *rest), window.inflow)
     d_inflow = _fixed_point(lambda d_inflow: source[1] + through(d_inflow)[1], source[1])
     d_window = Window(d_start, source[0] + through(d_inflow)[0], d_inflow)
-    return d_window, end(part, d_window)
+    _, d_end = jax.jvp(partial(_end, level), (model, window), (d_model, d_window))
+    return d_window, d_end
 
 
 def pull(
-    problem: Problem, system: System, part: Chain, window: Window, ct_window: Window, ct_end: Start
-) -> tuple[System, Start]:
-    """The transpose of `push`: cotangents of the system and of the window's beginning."""
-    both = _both(problem, part)
-    rest = window.start, system
-    _, of_end = jax.vjp(lambda window: end(part, window), window)
-    ct_window = jax.tree.map(jnp.add, ct_window, of_end(ct_end)[0])
+    problem: Problem,
+    model: Model,
+    level: Int[Array, ""],
+    window: Window,
+    ct_window: Window,
+    ct_end: Start,
+) -> tuple[Model, Start]:
+    """The transpose of `push`: cotangents of the model and of the window's beginning."""
+    both = _both(problem, level)
+    rest = window.start, model
+    _, of_end = jax.vjp(partial(_end, level), model, window)
+    ct_moved, ct_last = of_end(ct_end)
+    ct_window = jax.tree.map(jnp.add, ct_window, ct_last)
     _, through = jax.vjp(lambda inflow: both(inflow, *rest), window.inflow)
     _, of_rest = jax.vjp(lambda *rest: both(window.inflow, *rest), *rest)
 
@@ -157,17 +188,26 @@ def pull(
         return ct_window.inflow + through((ct_window.values, ct_inflow))[0]
 
     ct_inflow = _fixed_point(sweep, sweep(jnp.zeros_like(ct_window.inflow)))
-    ct_start, ct_system = of_rest((ct_window.values, ct_inflow))
-    return ct_system, jax.tree.map(jnp.add, ct_start, ct_window.start)
+    ct_start, ct_model = of_rest((ct_window.values, ct_inflow))
+    return (
+        jax.tree.map(jnp.add, ct_model, ct_moved),
+        jax.tree.map(jnp.add, ct_start, ct_window.start),
+    )
 
 
-def _both(problem: Problem, part: Chain) -> Callable[..., Any]:
+def _end(level: Int[Array, ""], model: Model, window: Window) -> Start:
+    return end(at_level(model, level), window)
+
+
+def _both(problem: Problem, level: Int[Array, ""]) -> Callable[..., Any]:
     """One sweep: from the inflow to jobs in service, and to the inflow that follows from them."""
 
-    def both(inflow, start, system):
-        outflow = start.stages @ part.emptying + inflow @ part.passing
-        values = _service(problem, system, part, start.queue, outflow)
-        return values, _inflow(problem, system, values)
+    def both(inflow, start, model):
+        part = at_level(model, level)
+        emptying, weighed = _of_start(part, start)
+        outflow = emptying + inflow @ part.passing
+        values = _service(problem, model, part, start.queue, outflow)
+        return values, _inflow(problem, model, _load(part, weighed, values, inflow))
 
     return both
 
@@ -188,24 +228,35 @@ def _fixed_point(sweep: Callable[[Array], Array], first: Array) -> Array:
     return jax.lax.while_loop(unsettled, again, (jnp.int32(0), first, unknown))[1]
 
 
-def _service(problem, system, part, queue, outflow):
+def _of_start(part, start):
+    """What jobs at the start give at the nodes: outflow, and load in transit if any counts."""
+    weighed = None if part.weighed is None else start.stages @ part.weighed[0]
+    return start.stages @ part.emptying, weighed
+
+
+def _load(part, weighed, values, inflow):
+    """What the rule compares, at the nodes."""
+    return values if weighed is None else values + weighed + inflow @ part.weighed[1]
+
+
+def _service(problem, model, part, queue, outflow):
     """Jobs in service at the nodes, by the integrating factor of each mode's service."""
     at = jnp.asarray(nodes(), outflow.dtype)
-    grown = jnp.exp((part.length * _decay(problem, system))[:, None] * at)
+    grown = jnp.exp((part.length * _decay(problem, model))[:, None] * at)
     served = (grown * outflow) @ jnp.asarray(integral(), outflow.dtype)
     return (queue[:, None] + part.length * served) / grown
 
 
-def _inflow(problem, system, values):
-    return system.delay.mean * problem.arrivals(system, values)
+def _inflow(problem, model, load):
+    return model.unit * problem.arrivals(model.system, load)
 
 
-def _decay(problem, system):
-    return system.delay.mean * problem.services(system)
+def _decay(problem, model):
+    return model.unit * problem.services(model.system)
 
 
 def _move(part, stages):
-    count = stages.shape[-1]
-    if count <= MATRIX_STAGES:
+    if part.moving.ndim == 2:
         return stages @ part.moving
+    count = stages.shape[-1]
     return jnp.fft.irfft(part.moving * jnp.fft.rfft(stages, 2 * count), 2 * count)[..., :count]

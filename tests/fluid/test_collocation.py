@@ -258,18 +258,23 @@ def test_the_default_is_collocation_where_it_applies():
     weights = lb.WeightedLogit(1.0, jnp.ones(2))
     others = [
         lb.System(15.0, 1.0, lb.Erlang(1.0, 2), weights),
-        lb.System(15.0, 1.0, lb.MixedErlang(1.0, [0.5, 0.5]), lb.Logit(1.0)),
+        lb.System(15.0, 1.0, lb.PhaseType([1.0], [[-1.0]]), lb.Logit(1.0)),
+        lb.System(15.0, 1.0, lb.MixedErlang(1.0, jnp.ones(65) / 65), lb.Logit(1.0)),
         lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lambda queue: jax.nn.softmax(-queue)),
     ]
-    paper = system(LANES[0], 2)
+    paper, mixed = (
+        lb.System(15.0, 1.0, delay, lb.Logit(1.0))
+        for delay in (lb.Erlang(1.0, 200), lb.MixedErlang(1.0, [0.5, 0.5]))
+    )
 
     def solved(whole, **options):
         return eqx.filter_eval_shape(lambda: lb.fluid.solve(whole, [0.1], **options))
 
-    assert [solved(other).method for other in others] == ["diffrax"] * 3
+    assert [solved(other).method for other in others] == ["diffrax"] * 4
     assert solved(paper, rtol=1e-6).method == "diffrax"
     assert solved(paper, method="diffrax").error_estimate is None
-    assert solved(paper).method == "collocation"
+    for whole in (paper, mixed):
+        assert solved(whole).method == "collocation"
 
 
 @pytest.mark.parametrize(
@@ -286,10 +291,14 @@ def test_the_default_is_collocation_where_it_applies():
         ),
         ({"rtol": 1e-6}, "`method` must be 'diffrax' for a solver"),
         ({"max_steps": 0}, "`max_steps` must be an integer of at least 1, got 0"),
-        ({"delay": lb.NoDelay()}, "`delay` must be Erlang for collocation, got NoDelay"),
+        ({"delay": lb.NoDelay()}, "`delay` must have phases for collocation, got NoDelay"),
         (
-            {"routing": lb.WeightedLogit(1.0, jnp.ones(2))},
-            "`routing` must be Logit for collocation, got WeightedLogit",
+            {"delay": lb.MixedErlang(1.0, jnp.ones(65) / 65)},
+            "`delay` must have at most 64 phases for collocation, unless it is Erlang and the rule",
+        ),
+        (
+            {"routing": lambda queue: jax.nn.softmax(-queue)},
+            "`routing` must be Logit or WeightedLogit for collocation, got QueueRule",
         ),
     ],
     ids=repr,
