@@ -41,7 +41,8 @@ class Config:
     stages: tuple[float, ...] = (2, 5, 50, math.inf)
     lowest: float = 0.1
     highest: float = 1000.0
-    points: int = 40
+    points: int = 60
+    sharp_points: int = 12
 
 
 def system(config: Config, stages: float, sensitivity) -> lb.System:
@@ -54,8 +55,10 @@ def system(config: Config, stages: float, sensitivity) -> lb.System:
 def branch(config: Config, stages: float) -> limit_cycle.Branch:
     """Cycles along the sensitivity; the amplitude grows like a root of the distance from birth."""
     born = float(lb.stability.critical_sensitivity(system(config, stages, 1.0)))
-    beyond = born * (1 + np.geomspace(1e-3, config.highest / born - 1, config.points))
-    values = jnp.append(config.lowest, beyond)
+    # The rise ends within ten times the critical sensitivity.
+    rise = born * (1 + np.geomspace(1e-3, 9, config.points))
+    beyond = np.geomspace(rise[-1], config.highest, config.sharp_points + 1)[1:]
+    values = jnp.concatenate([jnp.array([config.lowest]), rise, beyond])
     return limit_cycle.continuation(lambda theta: system(config, stages, theta), values)
 
 
@@ -100,11 +103,11 @@ def draw(config: Config, results: dict) -> None:
         )
     with plt.rc_context(plot.STYLE):
         figure, axes = plt.subplots(2, 1, figsize=(5.6, 6), sharex=True, layout="constrained")
-    for ax, quantity in zip(axes, ("amplitude", "period"), strict=True):
-        plot.bifurcation_diagram(branches, limits, quantity, ax=ax)
-    axes[0].get_legend().remove()
-    axes[0].set(xlabel="", xlim=(config.lowest, config.highest))
-    axes[0].set_title("Limit cycles past the Hopf point (squares); dotted: infinite sensitivity")
+        for ax, quantity in zip(axes, ("amplitude", "period"), strict=True):
+            plot.bifurcation_diagram(branches, limits, quantity, ax=ax)
+        axes[0].get_legend().remove()
+        axes[0].set(xlabel="", xlim=(config.lowest, config.highest))
+        axes[0].set_title("Cycles past the Hopf point (squares); dotted: infinite sensitivity")
     plot.save(figure, RESULT.with_suffix(".png"))
 
 

@@ -22,6 +22,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxlb as lb
+from jaxlb import plot
+from jaxlb.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, legend_below
 
 from . import _record
 
@@ -90,22 +92,25 @@ def run(config: Config) -> dict:
 def draw(config: Config, results: dict) -> None:
     """Some trajectories, and the differences against the number of stages."""
     times = np.linspace(0, config.horizon, config.points)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for stages in config.shown:
-        left.plot(
-            times, imbalance(config, lb.Erlang(config.action_delay, stages)), label=f"{stages}"
-        )
-    left.plot(times, fixed_imbalance(config), "k", label="deterministic")
-    left.set(xlabel="time, s", ylabel="imbalance x, jobs", xlim=(0, config.horizon / 2))
-    left.legend(title="stages", loc="upper left")
-    for name, rate in results["rates in 1 / L"].items():
-        errors = [results[str(stages)][name] for stages in config.stages]
-        right.loglog(config.stages, errors, "o-", label=f"{name}, rate {rate:.2f}")
-    right.set(xlabel="stages L", ylabel="difference from the deterministic delay")
-    # Room for the legend above the curves.
-    right.set_ylim(top=1000)
-    right.legend(loc="upper right")
-    figure.savefig(RESULT.with_suffix(".png"), dpi=110)
+    colours = BLUE, ORANGE, GREEN, PURPLE
+    with plt.rc_context(plot.STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
+        for stages, colour in zip(config.shown, colours, strict=False):
+            x = imbalance(config, lb.Erlang(config.action_delay, stages))
+            left.plot(times, x, color=colour, label=f"L = {stages}")
+        left.plot(times, fixed_imbalance(config), color=BLACK, label="deterministic")
+        left.set(xlabel="time (s)", ylabel="difference of jobs, $q_1 - q_2$")
+        left.set(xlim=(0, config.horizon / 2))
+        for (name, rate), colour in zip(results["rates in 1 / L"].items(), colours, strict=True):
+            errors = [results[str(stages)][name] for stages in config.stages]
+            right.loglog(
+                config.stages, errors, "o-", color=colour, markersize=4, label=f"{name}: {rate:.2f}"
+            )
+        right.set(xlabel="stages L", ylabel="off the deterministic delay")
+        right.set_title("Last slope in 1 / L: 1/2 for the first jobs, then 1")
+        for ax in (left, right):
+            legend_below(ax)
+    plot.save(figure, RESULT.with_suffix(".png"))
 
 
 if __name__ == "__main__":

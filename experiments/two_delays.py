@@ -22,6 +22,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxlb as lb
+from jaxlb import plot
+from jaxlb.plot.style import BLACK, BLUE, ORANGE
 
 from . import _record
 
@@ -97,23 +99,29 @@ def draw(config: Config) -> None:
     """The imbalance under either delay, and the image of the first upon the second."""
     found = trajectories(config, *config.shown)
     apart = {name: value[:, 0] - value[:, 1] for name, value in found.items() if value.ndim == 2}
-    figure, axes = plt.subplots(2, 1, figsize=(8, 5.5), sharex=True, layout="constrained")
-    axes[0].plot(found["times"], apart["action"], label="action delay: q")
-    axes[0].plot(found["times"], apart["information"], label="information delay: q")
-    axes[0].set_title("Two systems of one law of delay: the same period, other amplitudes")
-    axes[1].plot(found["times"], apart["information"], "C1", lw=4, alpha=0.4)
-    axes[1].plot(found["times"], apart["image"], "C0--", label="image of the action delay's q")
-    axes[1].plot(found["times"], apart["seen"], "C2", lw=4, alpha=0.4, label="information: seen")
-    axes[1].plot(found["times"], apart["action"], "k:", label="action delay: q")
-    axes[1].set_title(
-        "In other variables one system: queue on image, what is seen on what there is"
-    )
-    for ax in axes:
-        ax.set_ylabel("between servers, jobs")
-        ax.margins(y=0.25)
-        ax.legend(loc="upper right", ncols=3)
-    axes[1].set(xlabel="time, s", xlim=(0, config.horizon))
-    figure.savefig(RESULT.with_suffix(".png"), dpi=110)
+    action = {"color": BLUE, "label": "action delay: $q$"}
+    late = {"color": ORANGE, "label": "information delay: $q$"}
+    with plt.rc_context(plot.STYLE):
+        figure, axes = plt.subplots(2, 1, figsize=(6.4, 5.6), sharex=True, layout="constrained")
+
+        def draw(ax, name, **style):
+            ax.plot(found["times"], apart[name], **style)
+
+        draw(axes[0], "action", **action)
+        draw(axes[0], "information", **late)
+        axes[0].set_title("One law of delay, two systems: the same period, other amplitudes")
+        draw(axes[1], "information", **late, linewidth=4, alpha=0.4)
+        draw(axes[1], "image", color=BLACK, dashes=(4, 2), linewidth=1, label="its image of $q$")
+        draw(axes[1], "action", **action, linewidth=4, alpha=0.4)
+        draw(axes[1], "seen", color=BLACK, dashes=(1, 1.5), linewidth=1.2, label="what is seen")
+        axes[1].set_title("In other variables one: late queue and image, queue and what is seen")
+        for ax in axes:
+            ax.set_ylabel("difference of jobs, $q_1 - q_2$")
+            # Room for the legend above the curves.
+            ax.margins(y=0.2)
+            ax.legend(loc="upper left", ncols=4)
+        axes[1].set(xlabel="time (s)", xlim=(0, config.horizon))
+    plot.save(figure, RESULT.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ def test_numbers_are_beside_their_bars_and_nothing_is_cut_off():
         assert ax.bbox.padded(1).fully_containsx(text.get_window_extent().x1)
 
 
+def test_without_bars_there_is_a_word():
+    ax = plot.tornado(study(observable=lambda system, _: 0 * system.arrival_rate + 1))
+    assert not ax.patches
+    assert [text.get_text().strip() for text in ax.texts] == ["no parameter changes it"]
+    assert ax.get_title(loc="left") == "observable 1"
+
+
 def test_what_has_no_elasticities_is_refused():
     batch = jax.vmap(study)(jnp.array([1.0, 2.0]))
     complaint = "`sensitivity` must be of one system, got a batch of shape (2,)."

@@ -39,7 +39,11 @@ def solve_many(
     """
     _checks.kind("systems", systems, System)
     chunk = _checks.integer("chunk", chunk, 1)
-    sizes = {leaf.shape[:1] for leaf in [*systems.numbers, *_given(initial)]}
+    if initial is not None:
+        shape = (None,) * _checks.ndim("initial", initial)
+        initial = _checks.not_negative("initial", initial, "jobs", shape)
+    given = [] if initial is None else [initial]
+    sizes = {leaf.shape[:1] for leaf in [*systems.numbers, *given]}
     if len(sizes) != 1 or () in sizes or systems.arrival_rate.ndim != 1:
         shapes = ", ".join(sorted(str(size) for size in sizes))
         raise ValueError(f"`systems` must have one leading axis in common, got {shapes}.")
@@ -50,14 +54,10 @@ def solve_many(
         system, initial = member
         return solve(eqx.combine(system, rest), times, initial, **options)
 
-    members = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order], (arrays, initial))
+    members = jax.tree.map(lambda leaf: leaf[order], (arrays, initial))
     found = jax.lax.map(one, members, batch_size=chunk)
     place = jnp.argsort(order)
     return jax.tree.map(lambda leaf: leaf[place], found)
-
-
-def _given(initial: Any) -> list[Array]:
-    return [] if initial is None else [jnp.asarray(initial)]
 
 
 def _cost(system: System) -> Float[Array, ""]:

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import dynamics
 from ..model.delays import Deterministic, Erlang, MixedErlang
-from ..model.system import System
+from ..model.system import System, require_one
 from . import delay_limit
 from .trajectory import integrate, refuse_settings
 
@@ -90,7 +90,7 @@ def solve(
     **Source:** Pender, Rand and Wesson (2017), Int. J. Bifurcation and Chaos 27(4), for the
     deterministic delay.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     times = _checks.times("times", times)
     delay_limit.require_queues_alone(system)
     if initial is not None:

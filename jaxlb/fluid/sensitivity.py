@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _checks
 from ..model import dynamics
-from ..model.system import System
+from ..model.system import System, require_one
 from . import export
 from .observables import AbstractObservation, Observation
 
@@ -131,7 +131,7 @@ def sensitivity(
 
     **Raises:** as the observable; `ValueError` on a bad argument.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     if not callable(observable):
         raise ValueError(
             f"`observable` must map (system, initial) to a number, got {observable!r}."
@@ -145,6 +145,7 @@ def sensitivity(
         if not isinstance(found, AbstractObservation):
             value = _checks.as_float("observable", found)
             name = getattr(observable, "__name__", type(observable).__name__)
+            name = "observable" if name == "<lambda>" else name
             found = Observation(value, jnp.isfinite(value), name)
         return found.value, found
 

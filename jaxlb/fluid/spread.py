@@ -16,10 +16,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.polynomial import chebyshev
 
-from .. import _checks
 from ..model import dynamics
 from ..model.delays import Deterministic
-from ..model.system import System
+from ..model.system import System, require_one
 from . import delay_limit
 from .trajectory import solve
 
@@ -219,7 +218,7 @@ def _cubic(seen: Course) -> tuple[Array, Array, Array]:
 def case_of(system: System, initial: Any, settings: dict[str, Any]) -> Case:
     """The case, in the dtype of the system; numbers among the settings become arrays, so that new
     values do not recompile."""
-    _checks.kind("system", system, System)
+    require_one(system)
     if system.num_servers < 2:
         raise ValueError(f"`num_servers` must be at least 2 here, got {system.num_servers}.")
     start = dynamics.initial_jobs(system, initial).astype(jnp.result_type(*system.numbers))

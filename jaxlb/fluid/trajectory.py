@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import dynamics, imbalance
 from ..model.delays import Deterministic
-from ..model.system import System
+from ..model.system import System, require_one
 from . import collocation, delay_limit
 from .window import Start
 
@@ -151,7 +151,7 @@ def solve(
     **Source:** the sweeps are those of waveform relaxation, window by window: Lelarasmee, Ruehli
     and Sangiovanni-Vincentelli (1982), IEEE Trans. Computer-Aided Design 1(3).
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
     parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)
@@ -200,7 +200,8 @@ def solve_imbalance(
     50, 0.6 ms with 200. By the method of steps 0.05 ms
     (`experiments/benchmarks/delay_equation.py`).
     """
-    _checks.kind("system", system, System)
+    require_one(system)
+    _checks.kind("linear", linear, bool)
     times = _checks.times("times", times)
     system.require_servers_alike()
     parts, steps = (solver, adjoint, controller), (rtol, atol, first_step)

@@ -143,7 +143,7 @@ def initial_jobs(
     shape = (servers,) if in_service else (servers, phases + 1)
     jobs = _checks.not_negative("initial", initial, "jobs", shape)
     if not (in_phases or in_service):
-        none = "without jobs in transit, for the delay has no phases,"
+        none = "without jobs in transit, for the delay has no phases"
         _checks.require("initial", jobs, lambda v: v[:, 0] == 0, none, "jobs")
     return jnp.pad(jobs[:, None], ((0, 0), (phases, 0))) if in_service else jobs
 

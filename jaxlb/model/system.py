@@ -138,5 +138,15 @@ class System(eqx.Module):
         return self.delay
 
 
+def require_one(system: Any) -> None:
+    """Raise `ValueError` unless `system` is one system: functions take one, and `jax.vmap` many."""
+    _checks.kind("system", system, System)
+    shape = system.arrival_rate.shape
+    if shape:
+        raise ValueError(
+            f"`system` must be one system, got a batch of shape {shape}: use jax.vmap(function)."
+        )
+
+
 def _all_equal(values: np.ndarray) -> np.ndarray:
     return values == values[0]

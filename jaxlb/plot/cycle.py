@@ -121,7 +121,7 @@ def waveforms(system: System, cycle: LimitCycle, ax: Axes | None = None) -> Axes
     """The imbalance in each delay phase and in service over two periods of a limit cycle.
 
     The bulge of jobs moves through the phases into service: dots are the peaks of one passage. Of
-    many phases some are shown.
+    many phases, each of which holds few jobs, some are shown, times the number of phases.
 
     **Raises:** `ValueError` for a cycle that is not valid.
     """
@@ -129,15 +129,18 @@ def waveforms(system: System, cycle: LimitCycle, ax: Axes | None = None) -> Axes
         raise ValueError("`cycle` must be valid, got one that does not exist or was not found.")
     period = float(cycle.period)
     times = np.linspace(0, 2 * period, 2 * POINTS + 1)
-    wave = np.asarray(cycle.imbalance(times))
+    wave = np.array(cycle.imbalance(times))
     phases = system.num_phases
     shown = np.unique(np.linspace(1, phases, min(phases, MOST_SHOWN)).round().astype(int))
+    factor = phases if phases > MOST_SHOWN else 1
+    wave[:, 1:] *= factor
     with matplotlib.rc_context(STYLE):
         ax = new_axes() if ax is None else ax
         colours = COLOURS(np.linspace(0.7, 0, len(shown)))
         after = 0.0
         for phase, colour in [*zip(shown, colours, strict=True), (0, BLACK)]:
-            name = f"$w_{{{phase}}}$, phase {phase}" if phase else "$x$, in service"
+            name = f"{factor if factor > 1 else ''}$w_{{{phase}}}$, phase {phase}"
+            name = name if phase else "$x$, in service"
             ax.plot(times / period, wave[:, phase], color=colour, label=name)
             after = _peak(times, wave[:, phase], after)
             ax.plot(

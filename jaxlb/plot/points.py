@@ -22,6 +22,7 @@ from ..model import (
     System,
 )
 from ..model.delays import AbstractPhaseDelay
+from ..model.system import require_one
 from ..stability.erlang import is_erlang
 from ..stability.summary import fastest
 from .style import shown
@@ -47,7 +48,7 @@ BATCH = 32
 
 def parameters(system: System) -> dict[str, float]:
     """The system's own, by name; `stages` only with an `Erlang` or `Deterministic` delay."""
-    _checks.kind("system", system, System)
+    require_one(system)
     if not isinstance(system.routing, AbstractLogit):
         raise ValueError(
             f"`routing` must be a logit rule here, got {type(system.routing).__name__}."

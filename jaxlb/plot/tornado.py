@@ -63,6 +63,8 @@ def tornado(sensitivity: Sensitivity, most: int = 12, ax: Axes | None = None) ->
                 va="center",
                 fontsize=7.5,
             )
+        if not rows:
+            ax.text(0, 0, "  no parameter changes it", va="center")
         ax.axvline(0, color=BLACK, linewidth=0.7, zorder=3)
         # Room for the numbers at the ends of the longest bars, and never a side without width.
         low, high = min(lengths.min(initial=0), 0), max(lengths.max(initial=0), 0)

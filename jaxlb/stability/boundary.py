@@ -4,10 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _checks
 from ..model.delays import Erlang, NoDelay
 from ..model.routing import AbstractLogit, Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from . import domain, nyquist, stretching
 from .erlang import is_erlang, stages_of
 from .erlang_boundary import (
@@ -159,7 +158,7 @@ def per_arrival(gain: Float[Array, ""], system: System) -> Float[Array, ""]:
 
 def require_pair(system: System) -> None:
     """Raise `ValueError` unless there are two servers or more, alike: before tracing hides it."""
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
 
 
@@ -185,7 +184,7 @@ def two_stage_critical_gain(system: System) -> Float[Array, ""]:
 
     **Raises:** `ValueError` unless the delay is `Erlang` with two stages.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     if not (isinstance(system.delay, Erlang) and system.delay.stages == 2):
         raise ValueError(f"`delay` must be Erlang(mean, 2), got {system.delay!r}.")
     system.require_servers_alike()

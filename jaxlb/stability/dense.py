@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
-from .. import _checks
 from .._elimination import log_determinant, solve
 from .._logarithms import complex_log1p
 from ..model import imbalance
 from ..model.delays import Erlang, MixedErlang
-from ..model.system import System
+from ..model.system import System, require_one
 from .domain import of_system
 from .residual import hold, newton, scaled_residual
 
@@ -31,7 +30,7 @@ def eigenvalues(system: System) -> Complex[Array, " modes"]:
 
     **Cost:** O(L^3), and on the host even where JAX computes on a GPU.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.phase_delay("a matrix")
     system.require_servers_alike()
     return _eigenvalues(system)

@@ -22,11 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
-from .. import _checks
 from .._logarithms import angle, log1p
 from ..model.delays import AbstractDelay, AbstractPhaseDelay, Erlang
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from .domain import of_system
 from .erlang import parameters_of
 from .trinomial import feedback, solve
@@ -59,7 +58,7 @@ def all_roots(system: System) -> Complex[Array, " modes"]:
     **Cost:** fixed for each root: 0.4 us on one core in a batch. With 100 stages 100 times less
     than `numpy.linalg.eigvals`, in one run.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     delay, routing = system.delay, system.routing
     if not isinstance(delay, Erlang):
         raise ValueError(_complaint("delay", Erlang, delay))

@@ -10,7 +10,7 @@ from .. import _checks
 from ..model import imbalance
 from ..model.delays import Erlang
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from . import domain
 
 
@@ -76,7 +76,7 @@ def _polynomial(v: Float[Array, "..."], odd: int) -> Float[Array, "..."]:
 
 
 def _require_exponential(system: System) -> None:
-    _checks.kind("system", system, System)
+    require_one(system)
     delay = system.delay
     if not (isinstance(delay, Erlang) and delay.stages == 1):
         raise ValueError(f"`delay` must be Erlang(mean, 1), got {delay!r}.")

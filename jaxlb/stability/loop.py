@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
-from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, NoDelay
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from .axis import REACH, fastest_rate, frequency_grid
 
 # Real parts of G below this many roundings of it may have any sign.
@@ -31,7 +30,7 @@ def open_loop(system: System, root: Inexact[Array, ""]) -> Complex[Array, ""]:
 
     **Raises:** `ValueError` unless there are two or more servers of one service rate.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     delay, service = system.delay, root + system.common_service_rate
     gain = feedback(system)

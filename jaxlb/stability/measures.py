@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _checks
-from ..model.system import System
+from ..model.system import System, require_one
 from .domain import of_system
 from .spectrum import rightmost_root
 
@@ -15,7 +14,7 @@ def decay_time(system: System) -> Float[Array, ""]:
     Minus one over the spectral abscissa where that is negative. Differentiable, with derivative
     zero where it is infinite; errors, accuracy and cost as `rightmost_root`.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     return _decay_time(system)
 
@@ -33,7 +32,7 @@ def damping_ratio(system: System) -> Float[Array, ""]:
     One without oscillation, zero on the Hopf boundary, negative beyond it. At r = 0 it is given as
     zero. Differentiable; errors, accuracy and cost as `rightmost_root`.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     return _damping_ratio(system)
 

@@ -23,7 +23,7 @@ from .. import _checks
 from .._elimination import solve
 from .._logarithms import log1p
 from ..model import imbalance
-from ..model.system import System
+from ..model.system import System, require_one
 from .dense import eigenvalues
 from .domain import flagged, of_system
 from .erlang import is_erlang, parameters_of, solved_root
@@ -182,7 +182,7 @@ def rightmost_pair(system: System) -> RootPair:
 
     **Cost:** by `erlang_pair` fixed; by eigenvalues O(L^3), on the host.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     # Before tracing hides the numbers.
     system.require_two_alike()
     if not is_erlang(system):

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float, Inexact
 
-from .. import _checks
 from .._logarithms import complex_log1p
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay, Erlang, MixedErlang
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 
 Residual = Callable[[Complex[Array, ""]], Complex[Array, ""]]
 
@@ -26,7 +25,7 @@ def characteristic_residual(system: System, root: Inexact[Array, ""]) -> Complex
 
     **Cost:** O(1) in the number of stages for `Logit`; O(stages) for `WeightedLogit`.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     service, delay = root + system.common_service_rate, system.delay
     if isinstance(system.routing, Logit):
         gain = system.arrival_rate * system.routing.sensitivity

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .. import _checks
 from .._logarithms import log1p
 from ..model.delays import Erlang
-from ..model.system import System
+from ..model.system import System, require_one
 from . import axis, domain, loop, stretching
 from .boundary import critical_delay
 from .erlang import is_erlang, stages_of
@@ -66,7 +65,7 @@ def margins(system: System) -> Margins:
 
     **Source:** Astrom and Murray (2008), Feedback Systems, section 9.3, for the margins.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     return _margins(system)
 
@@ -239,7 +238,7 @@ def sensitivity_peak(system: System) -> SensitivityPeak:
 
     **Cost:** of `margins`, and some 300 evaluations more.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     # A program of its own, which `margins` shares, and without derivatives.
     fixed = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, system)
     return _sensitivity_peak(system, margins(fixed).stable)

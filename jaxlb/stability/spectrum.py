@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
-from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractPhaseDelay
-from ..model.system import System
+from ..model.system import System, require_one
 from . import domain, laws
 from .dense import are_all, dense_root
 from .erlang import erlang_root, is_erlang, parameters_of
@@ -56,7 +55,7 @@ def rightmost_root(system: System) -> Complex[Array, ""]:
     **Cost:** by `erlang_root` fixed; by eigenvalues O(L^3), on the host; by transform fixed, 50 000
     evaluations of it and of its slope.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     # Before tracing hides the numbers.
     system.require_two_alike()
     if is_erlang(system):
@@ -88,7 +87,7 @@ def certified_root(system: System) -> CertifiedRoot:
     may have others up to 6e-7 of 1 / mean, or of itself, to its right. A pole of weight 1e-10 still
     stops the search.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     return _certified_root(system)
 

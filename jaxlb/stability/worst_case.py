@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .. import _checks
 from ..model import imbalance
 from ..model.delays import AbstractDelay, Deterministic, Erlang, MixedErlang, PhaseType
-from ..model.system import System
+from ..model.system import System, require_one
 from . import axis
 from .dense import MAX_DENSE_MODES
 from .domain import flagged, is_valid
@@ -46,7 +46,7 @@ def pseudospectral_abscissa(system: System, radius: Any) -> Float[Array, ""]:
 
     **Source:** Burke, Lewis and Overton (2003), IMA J. Numerical Analysis 23(3): criss-cross.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     radius = _checks.positive("radius", radius, "1/s")
     phases = system.phase_delay("a pseudospectrum").num_phases
     if phases >= MAX_DENSE_MODES:
@@ -164,7 +164,7 @@ def worst_abscissa(system: System, shortest: Any, longest: Any) -> WorstCase:
 
     **Cost:** 211 abscissas.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     shortest = _checks.positive("shortest", shortest, "s")
     longest = _checks.positive("longest", longest, "s")
     if _checks.is_concrete(shortest, longest) and not shortest < longest:

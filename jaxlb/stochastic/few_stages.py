@@ -12,10 +12,9 @@ where h is the gain at the Hopf point (`jaxlb.stability.two_stage_critical_gain`
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .. import _checks
 from ..model.delays import Erlang
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from ..stability import domain, two_stage_critical_gain
 
 
@@ -63,7 +62,7 @@ def closed_form(system: System, gain: Float[Array, ""]) -> tuple[Float[Array, ""
 
 
 def _closed(system: System, stages: int) -> Float[Array, ""]:
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     if not (isinstance(system.delay, Erlang) and system.delay.stages == stages):
         raise ValueError(f"`delay` must be Erlang(mean, {stages}), got {system.delay!r}.")

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
-from ..model.system import System
+from ..model.system import System, require_one
 from . import coupled, exact, philox, score, step_choice
 from .paths import Given, lanes
 from .pathwise import pathwise
@@ -122,7 +122,7 @@ def expectation_gradient(
     Numerical Analysis 50(5), 2237-2258.
     """
     _check_choices(method, step_size, relative_step)
-    _checks.kind("system", system, System)
+    require_one(system)
     key = _checks.key("key", key)
     time = _checks.not_negative("time", time, "s")
     scale = _checks.positive("scale", scale)

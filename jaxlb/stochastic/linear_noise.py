@@ -20,7 +20,7 @@ from .. import _checks
 from ..model import dynamics, imbalance
 from ..model.equilibrium import equilibrium
 from ..model.routing import AbstractLogit
-from ..model.system import System
+from ..model.system import System, require_one
 from ..stability.domain import flagged, is_valid
 from .lyapunov import lyapunov
 
@@ -68,7 +68,7 @@ def stationary_covariance(system: System, jobs: Any = None) -> StationaryCovaria
     of size servers (phases + 1). By the first on one core 0.03 ms with 2 stages, 0.06 with 10, 0.5
     with 50, up to twice that with a gradient (`experiments/stationary_variance.py`).
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     delay = system.phase_delay("the linear noise")
     shape = system.num_servers, delay.num_phases + 1
     if jobs is not None:

@@ -12,7 +12,7 @@ from .. import _checks
 from .._elimination import solve
 from ..model import dynamics, imbalance
 from ..model.routing import Logit
-from ..model.system import System
+from ..model.system import System, require_one
 from ..stability.domain import flagged, is_valid
 from .linear_noise import event_noise, imbalance_covariance, imbalance_noise
 
@@ -65,7 +65,7 @@ def transient_covariance(
     **Cost:** `diffrax.Tsit5` on (servers (phases + 1))^2 numbers: on one core, over 20 s, 1 ms with
     2 stages, 20 ms with 10, 2 s with 50 (`experiments/stationary_variance.py`).
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     times = _checks.times("times", times)
     start = dynamics.initial_jobs(system, initial)
     dtype = jnp.result_type(start, times, *system.numbers)
@@ -143,7 +143,7 @@ def noise_spectrum(system: System, frequency: Any) -> Float[Array, ""]:
 
     **Raises:** `ValueError` on a bad argument.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     frequency = _checks.finite("frequency", frequency, "rad/s")
     if not isinstance(system.routing, Logit):
@@ -180,7 +180,7 @@ def noise_autocorrelation(system: System, lags: Any) -> Float[Array, " lags"]:
 
     **Cost:** an exponential of size phases + 1 for each lag.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     system.phase_delay("the autocorrelation")
     lags = _checks.finite("lags", lags, "s", (None,))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
-from ..model.system import System
+from ..model.system import System, require_one
 from . import marks, paths, step_choice
 from .ensemble import PARTS, Collector, Ensemble
 from .langevin import langevin
@@ -120,7 +120,7 @@ def simulate(
 
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     known = _checks.is_concrete(system, times, scale, initial)
     name = chosen(system, method, known)
     given = _given(system, key, times, scale, replicas, initial, name)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import imbalance
 from ..model.routing import AbstractLogit
-from ..model.system import System
+from ..model.system import System, require_one
 from ..stability.domain import flagged, is_valid
 from .few_stages import closed_form, has_closed_form
 from .linear_noise import imbalance_noise
@@ -89,7 +89,7 @@ def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
 
     **Source:** Booton (1954), IRE Trans. Circuit Theory 1(1), 9-18, for the method.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     system.require_two_alike()
     system.phase_delay("a stationary variance")
     if not isinstance(system.routing, AbstractLogit):

@@ -15,6 +15,7 @@ from jaxlb.fluid import chain, collocation
 from jaxlb.fluid.window import Problem
 
 from .. import closed_forms
+from ..rules import Fixed
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -297,7 +298,7 @@ def test_the_default_is_collocation_where_it_applies():
             "`delay` must have at most 64 phases for collocation, unless it is Erlang and the rule",
         ),
         (
-            {"routing": lambda queue: jax.nn.softmax(-queue)},
+            {"routing": Fixed(jnp.full(2, 0.5))},
             "`routing` must be Logit or WeightedLogit for collocation, got QueueRule",
         ),
     ],
@@ -318,7 +319,7 @@ def test_many_are_solved_in_chunks_as_each_would_be_alone(method):
     # Their costs fall, rise and rise: no order that undoes itself.
     systems = jax.vmap(lambda lane: system(lane, 2))(LANES[[2, 0, 1, 3]])
     initial = jnp.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
-    found = lb.fluid.solve_many(systems, TIMES, initial, chunk=3, method=method)
+    found = lb.fluid.solve_many(systems, TIMES, initial.tolist(), chunk=3, method=method)
     assert found.method == method
     wanted = eqx.filter_vmap(lambda one, start: lb.fluid.solve(one, TIMES, start, method=method))(
         systems, initial
@@ -330,6 +331,8 @@ def test_many_are_solved_in_chunks_as_each_would_be_alone(method):
 
 def test_many_need_one_leading_axis():
     systems = jax.vmap(lambda lane: system(lane, 2))(LANES)
-    for bad, initial in [(system(LANES[0], 2), None), (systems, jnp.ones((3, 2)))]:
+    for bad, initial in [(system(LANES[0], 2), None), (systems, [[1.0, 2.0]] * 3)]:
         with pytest.raises(ValueError, match=r"^`systems` must have one leading axis in common"):
             lb.fluid.solve_many(bad, TIMES, initial)
+    with pytest.raises(ValueError, match=r"^`initial` must be non-negative and finite, got"):
+        lb.fluid.solve_many(systems, TIMES, -np.ones((4, 2)))

@@ -42,6 +42,26 @@ def test_what_needs_phases_says_so(use):
         use(system)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda system: lb.fluid.solve(system, [1.0]),
+        lambda system: lb.fluid.peak_imbalance(system, horizon=1.0),
+        lb.fluid.limit_cycle.find,
+        lb.stability.rightmost_root,
+        lambda system: lb.stochastic.simulate(system, jax.random.key(0), [1.0]),
+    ],
+    ids=["solve", "observable", "cycle", "root", "simulate"],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_a_batch_of_systems_is_refused_by_functions_of_one(use):
+    batch = jax.vmap(lambda d: lb.System(15.0, 1.0, lb.Erlang(d, 2), lb.Logit(1.0)))(jnp.ones(3))
+    with pytest.raises(
+        ValueError, match=r"^`system` must be one system, got a batch of shape \(3,"
+    ):
+        use(batch)
+
+
 def test_systems_built_under_vmap_are_a_batch():
     rates, means = np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 2.0])
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Complex, Float, Int
 from ... import _checks
 from ...model import imbalance
 from ...model.delays import AbstractPhaseDelay
-from ...model.system import System
+from ...model.system import System, require_one
 from ...stability import critical_sensitivity, hopf_frequency
 from ...stability.domain import flagged, is_valid
 from ...stability.residual import hold
@@ -71,7 +71,7 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
 
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     imbalance.require_closed(system)
     if (harmonics is None) != (samples is None):
         raise ValueError(

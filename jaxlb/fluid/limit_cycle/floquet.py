@@ -25,7 +25,7 @@ from ... import _checks, _exponential
 from ..._elimination import log_determinant, solve
 from ...model import imbalance
 from ...model.delays import AbstractPhaseDelay, Erlang, MixedErlang
-from ...model.system import System
+from ...model.system import System, require_one
 from ...stability import open_loop
 from .balance import numbers, slope_of_bend
 from .cycle import LimitCycle
@@ -71,7 +71,7 @@ def floquet(system: System, cycle: LimitCycle, count: int = 1) -> Floquet:
 
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     _checks.kind("cycle", cycle, LimitCycle)
     imbalance.require_closed(system)
     return _floquet(system, cycle, _checks.integer("count", count, 1))

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
 
-from ... import _checks
 from ...model import imbalance
-from ...model.system import System
+from ...model.system import System, require_one
 from ...stability import critical_sensitivity, hopf_frequency, open_loop
 from ...stability.domain import flagged, is_valid
 
@@ -57,7 +56,7 @@ def hopf_normal_form(system: System) -> HopfNormalForm:
 
     **Source:** Kuznetsov (2004), Elements of Applied Bifurcation Theory, section 3.5.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     imbalance.require_closed(system)
     return _hopf_normal_form(system)
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ... import _checks, _exponential
+from ... import _exponential
 from ..._elimination import solve
 from ...model import imbalance
 from ...model.delays import AbstractPhaseDelay, Deterministic
-from ...model.system import System
+from ...model.system import System, require_one
 from ...stability import critical_sensitivity, hopf_frequency
 from ...stability.domain import flagged, is_valid
 
@@ -57,7 +57,7 @@ def relay_limit(system: System) -> RelayCycle:
 
     **Source:** Tsypkin (1984), Relay Control Systems.
     """
-    _checks.kind("system", system, System)
+    require_one(system)
     imbalance.require_closed(system)
     if not isinstance(system.delay, AbstractPhaseDelay | Deterministic):
         raise ValueError(
