@@ -12,33 +12,39 @@ from ..model.routing import AbstractLogit
 from ..model.system import System
 from .trajectory import Trajectory, solve
 
+# Members that go together where there are many cores.
+ELSEWHERE = 1024
+
 
 def solve_many(
-    systems: System, times: Any, initial: Any = None, *, chunk: int = 16, **options: Any
+    systems: System, times: Any, initial: Any = None, *, chunk: int | None = None, **options: Any
 ) -> Trajectory:
     """`solve` for each of a batch of systems, in chunks of about equal cost.
 
     Under `jax.vmap` all members of a batch take as many steps as the slowest. Here they are put in
-    the order of a guess of their cost, worked through in chunks, and put back.
+    the order of a guess of their cost, worked through one by one or in chunks, and put back.
 
     **Arguments:**
 
     - `systems`: a system whose every array has a leading axis, as made under `jax.vmap`.
     - `times`: as in `solve`, the same for all.
     - `initial`: as in `solve`, with a leading axis; by default the paper's start for all.
-    - `chunk`: how many go together, static.
+    - `chunk`: how many go together, static. By default 1 on a CPU and 1024 elsewhere.
     - `options`: those of `solve`, the same for all.
 
     **Returns:** a `Trajectory` with a leading axis, in the order given.
 
     **Raises:** as `solve`; `ValueError` unless all arrays have one leading axis in common.
 
-    **Cost:** through Diffrax, for the 64 systems of `experiments/benchmarks/fluid.py` with ten
-    stages on one core, 2.5 ms for each in chunks of 8 or 16 and 3.5 ms in chunks of 32, against
-    5.4 ms under `jax.vmap`, with results equal to the last bit. Collocation on a CPU gains nothing.
+    **Cost:** on one core through Diffrax, for the 64 random systems of
+    `experiments/benchmarks/fluid_costs.py` with ten stages: 0.4 ms for each one by one, 2.5 ms in
+    chunks of 8 or 16, 3.4 ms in chunks of 32, and 5.6 ms all at once, as under `jax.vmap`; results
+    are equal to the last bit. Collocation goes one by one on a CPU by itself. On a GPU nothing has
+    been measured.
     """
     _checks.kind("systems", systems, System)
-    chunk = _checks.integer("chunk", chunk, 1)
+    default = 1 if jax.default_backend() == "cpu" else ELSEWHERE
+    chunk = _checks.integer("chunk", default if chunk is None else chunk, 1)
     if initial is not None:
         shape = (None,) * _checks.ndim("initial", initial)
         initial = _checks.not_negative("initial", initial, "jobs", shape)

@@ -22,9 +22,9 @@ from .window import Model, Problem, Start
 
 
 def is_best(system: System) -> bool:
-    """Whether the method applies and, as a rule, is the faster one: where delays have stages and
-    the rule looks at jobs in service alone (`experiments/benchmarks/fluid_costs.py`)."""
-    staged = isinstance(system.delay, Erlang | MixedErlang)
+    """Whether the method applies and is the faster one in a batch: with two stages or more, and a
+    rule that looks at jobs in service alone (`experiments/benchmarks/fluid_costs.py`)."""
+    staged = isinstance(system.delay, Erlang | MixedErlang) and system.num_phases > 1
     return staged and isinstance(system.routing, Logit) and _refusal(system) is None
 
 

@@ -170,8 +170,8 @@ def settling_time(
     8(5,3) at 1e-13, derivatives within 1e-8 of the largest of its differences; 1e-4 in float32
     (`tests/fluid/test_sensitivity.py`). Within 1e-6 of a jump, 1e-6.
 
-    **Cost:** on one core, float64, compiled, for two servers and a horizon of 20 s: 0.8 ms with 2
-    stages and 1 ms with 50; with the gradient 1.1 and 1.9 ms.
+    **Cost:** on one core, float64, compiled, for two servers and a horizon of 20 s: 1.6 ms with 2
+    stages and 2.3 ms with 50; gradients 1.8 and 3.2 ms (`experiments/benchmarks/fluid_costs.py`).
     """
     given = _checked(system, initial, horizon, panels, settings)
     if (tolerance is None) == (level is None):

@@ -108,10 +108,11 @@ def solve(
     - `method`: static. "collocation" takes any delay with phases, up to 64 unless it is `Erlang`,
       and the rules `Logit` and `WeightedLogit`; it has no settings but `max_steps`. "diffrax"
       takes any delay with phases and any rule. By default collocation for `Erlang` and
-      `MixedErlang` delays under `Logit`, where it is the faster one, unless one of Diffrax's
-      settings, which follow, is given. A `Deterministic` delay takes "steps", the method of steps,
-      and a rule that looks at queues alone; its settings are `max_steps` and, of the last Chebyshev
-      coefficients of a window, `rtol` and `atol`. `Trajectory.method` tells.
+      `MixedErlang` delays of two stages or more under `Logit`, where it is the faster one under
+      `jax.vmap`, unless one of Diffrax's settings, which follow, is given. A `Deterministic` delay
+      takes "steps", the method of steps, and a rule that looks at queues alone; its settings are
+      `max_steps` and, of the last Chebyshev coefficients of a window, `rtol` and `atol`.
+      `Trajectory.method` tells.
     - `solver`: any Diffrax solver; `Tsit5()` by default. Beyond about 200 stages the chain is stiff
       and an explicit method needs some D L / 3 steps for each second.
     - `rtol`, `atol`: tolerances of the adaptive step, by default 1e-8 in float64 and 1e-6 in
@@ -140,13 +141,14 @@ def solve(
     (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`). The method of steps: 1e-8 and
     3e-6 (`tests/fluid/test_delay_limit.py`).
 
-    **Cost:** on one core, float64, compiled, for 200 times, collocation: 0.35 ms with 1 to 50
-    stages and 0.8 ms with 200 for the queues of two servers; 0.5 ms with 2 stages, 2 ms with 50 and
-    9 ms with 200 if jobs in transit are wanted too. A gradient in reverse costs 2 to 3 times the
-    value. On a CPU a batch is worked through one by one, so no member waits for another. Tsit5:
-    0.3 ms with 1 stage, 0.8 ms with 10, 3 ms with 50, and several times as much for sharp rules
-    or in a batch (see `solve_many`). The method of steps: 0.1 ms; a gradient 2.2 ms under
-    `jax.vmap` and 0.4 ms by `jax.lax.map`.
+    **Cost:** on one core, float64, compiled, queues of two servers at 200 times, of each of 64
+    random systems (`experiments/benchmarks/fluid_costs.py`). Collocation: 0.36 ms with 1 or 2
+    stages, 0.4 ms with 10, 0.5 ms with 50, 0.9 ms with 200, alike under `jax.vmap`, where a CPU
+    does one after the other; with jobs in transit too 0.5, 0.7, 2 and 8.4 ms; a gradient in reverse
+    1 to 3.5 ms. Other laws take 0.5 to 0.7 ms, five weighted stages 3.5 ms. Tsit5 one by one:
+    0.04 ms with 1 stage, 0.4 ms with 10, 1.7 ms with 50; under `jax.vmap` many times that but for 1
+    stage: see `solve_many`. The method of steps: 0.1 ms, a gradient 0.4 ms one by one and 2.2 ms
+    under `jax.vmap`.
 
     **Source:** the sweeps are those of waveform relaxation, window by window: Lelarasmee, Ruehli
     and Sangiovanni-Vincentelli (1982), IEEE Trans. Computer-Aided Design 1(3).

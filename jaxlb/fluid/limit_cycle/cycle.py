@@ -64,10 +64,10 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
     deterministic delay, and 2e-6 in float32 (`tests/fluid/test_limit_cycle.py`). The tail tells
     where a sharp rule, of many theta times the amplitude, has too few harmonics.
 
-    **Cost:** for each of a batch on one core, in float64, with any number of stages: 0.2 ms with 16
-    harmonics and 128 samples, 0.35 ms with 32 and 512, 1.5 ms with 64 and 1024. With derivatives of
-    amplitude and period in four parameters: 0.45 to 0.6 ms with 32 and 512. A first call with new
-    sizes compiles for 4 s, with derivatives for 6 s.
+    **Cost:** for each of a batch on one core, in float64, with any number of stages: 0.17 ms with
+    16 harmonics and 128 samples, 0.31 ms with 32 and 512, 1.2 ms with 64 and 1024. Derivatives of
+    amplitude and period in four parameters: 0.43 ms with 32 and 512. A first call with new sizes
+    compiles for 4 s (`experiments/benchmarks/fluid_costs.py`).
 
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """

@@ -66,8 +66,8 @@ def floquet(system: System, cycle: LimitCycle, count: int = 1) -> Floquet:
     **Accuracy:** 1e-9, relative, against the monodromy matrix by DOP853 at 1e-12, with 2 to 10
     stages (`tests/fluid/test_floquet.py`).
 
-    **Cost:** 11 ms on one core for a cycle of 16 harmonics, and 17 to 24 ms for each of a batch
-    with 32; compiles for 4 s.
+    **Cost:** 10 ms on one core for a cycle of 16 harmonics, and 22 ms for each of a batch with 32;
+    compiles for 3 to 7 s (`experiments/benchmarks/fluid_costs.py`).
 
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """
