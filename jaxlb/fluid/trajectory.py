@@ -198,8 +198,8 @@ def solve_imbalance(
 
     **Accuracy:** as `solve`.
 
-    **Cost:** as in `solve`, by collocation for x alone: 0.09 ms with 1 to 10 stages, 0.17 ms with
-    50, 0.6 ms with 200. By the method of steps 0.05 ms
+    **Cost:** as in `solve`, by collocation for x alone: 0.09 to 0.13 ms with 1 to 10 stages, 0.22
+    ms with 50, 0.6 ms with 200 (`experiments/benchmarks/fluid.py`). By the method of steps 0.05 ms
     (`experiments/benchmarks/delay_equation.py`).
     """
     require_one(system)

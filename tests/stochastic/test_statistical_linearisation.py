@@ -199,7 +199,7 @@ def test_derivatives_are_those_of_differences(by_formula):
 
     answer, slopes = jax.jit(answer), jax.jit(jax.grad(answer))
     step = 1e-5
-    for theta in (0.0, 0.2, 1.0):
+    for theta in (0.0, 1.0):
         point = jnp.array([15.0, 1.0, 1.0, 0.05, 30.0, theta])
         found = slopes(point)
         for number in range(6 if theta else 5):

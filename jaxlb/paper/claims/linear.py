@@ -10,6 +10,8 @@ from .. import cases
 from .claim import Claim, pair
 
 SAMPLES = 100_000
+# Each has a program of its own to compile.
+STAGES = *range(1, 11), 15, 20, 30, 40, 50
 
 
 def difference_of_shares_is_a_hyperbolic_tangent() -> Claim:
@@ -101,9 +103,9 @@ def linearisation_error_is_cubic() -> Claim:
 
 
 def characteristic_equation_gives_the_eigenvalues() -> Claim:
-    """(17) and (16) at numpy's eigenvalues of A_L as printed, L = 1 to 50."""
+    """(17) and (16) at numpy's eigenvalues of A_L as printed, for some L up to 50."""
     worst_root, worst_vector = 0.0, 0.0
-    for stages in range(1, 51):
+    for stages in STAGES:
         matrix = _printed_matrix(stages)
         roots, vectors = _roots_and_vectors(stages)
         worst_root = max(worst_root, np.abs(roots - np.linalg.eigvals(matrix)).max())
@@ -112,8 +114,8 @@ def characteristic_equation_gives_the_eigenvalues() -> Claim:
     return Claim(
         "4.2 (12), (16), (17)",
         "For every L the roots of (17) are the eigenvalues of A_L, with the eigenvectors (16).",
-        f"L = 1..50: all roots of (17) and eigenvalues of A_L differ by at most {worst_root:.1e}; "
-        f"|A v − r v| / |v| is at most {worst_vector:.1e}",
+        f"L = 1..10, 15, 20, 30, 40, 50: all roots of (17) and eigenvalues of A_L differ by at "
+        f"most {worst_root:.1e}; |A v − r v| / |v| is at most {worst_vector:.1e}",
         "0; eigenvalues by LAPACK of the matrix as printed in (12), λθ = 15, μ = D = 1",
         worst_root < 1e-8 and worst_vector < 1e-8,
         {"largest_difference": worst_root, "largest_residual": worst_vector},
