@@ -82,12 +82,13 @@ def draw(config: Config) -> None:
             config, fixed, config.sensitivity
         ),
     }
-    for ax, (title, whole) in zip(axes.flat, portraits.items(), strict=False):
-        plot.phase_portrait(whole, ax=ax)
-        ax.set_title(title)
-    whole = two_stages(config)
-    plot.waveforms(whole, limit_cycle.find(whole), ax=axes[1, 1])
-    axes[1, 1].set_title(f"Through the phases, two stages, θ = {config.sensitivity:g}")
+    with plt.rc_context(plot.STYLE):
+        for ax, (title, whole) in zip(axes.flat, portraits.items(), strict=False):
+            plot.phase_portrait(whole, ax=ax)
+            ax.set_title(title)
+        whole = two_stages(config)
+        plot.waveforms(whole, limit_cycle.find(whole), ax=axes[1, 1])
+        axes[1, 1].set_title(f"Through the phases, two stages, θ = {config.sensitivity:g}")
     plot.save(figure, RESULT.with_suffix(".png"))
 
 
