@@ -30,7 +30,8 @@ def solve_many(
     - `times`: as in `solve`, the same for all.
     - `initial`: as in `solve`, with a leading axis; by default the paper's start for all.
     - `chunk`: how many go together, static. By default 1 on a CPU and 1024 elsewhere.
-    - `options`: those of `solve`, the same for all.
+    - `options`: those of `solve`, the same for all; as where numbers are traced, sharp rules with a
+      deterministic delay need a larger `max_steps` than the 1024 of the method of steps.
 
     **Returns:** a `Trajectory` with a leading axis, in the order given.
 

@@ -123,7 +123,7 @@ def drift(system: System, state: Float[Array, "servers states"]) -> Float[Array,
     if isinstance(delay, Erlang | MixedErlang):
         change = delay.stage_rate * jnp.diff(state, axis=1)
     else:
-        leave = -delay.generator.sum(axis=1)
+        leave = delay.exit_rates()
         change = past @ delay.generator.T + queue[:, None] * leave
     share = dynamics.shares(system, seen_queue(system, state)[:, None])
     inflow = system.num_servers * system.arrival_rate * share

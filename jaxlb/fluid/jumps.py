@@ -56,16 +56,18 @@ def jumps(system: System) -> Jumps:
     delay: Any = system.delay
     generator = delay.generator
     rate = jax.lax.stop_gradient(jnp.max(-jnp.diagonal(generator)))
+    # A law that is none is flagged elsewhere, and has finite derivatives.
+    rate = jnp.where(rate > 0, rate, 1)
     step = jnp.eye(delay.num_phases, dtype=generator.dtype) + generator / rate
 
     def jump(moved, _):
         return moved @ step, moved
 
     _, moved = jax.lax.scan(jump, jnp.eye(delay.num_phases, dtype=generator.dtype), length=MOST)
-    unit, leaving = INTENSITY / rate, jnp.maximum(-generator.sum(axis=1), 0)
+    unit = INTENSITY / rate
     rule = system.routing
     weights = rule.weights if isinstance(rule, WeightedLogit) else None
-    return Jumps(unit, delay.initial @ moved, moved, unit * leaving, weights)
+    return Jumps(unit, delay.initial @ moved, moved, unit * delay.exit_rates(), weights)
 
 
 def at_level(made: Jumps, level: Int[Array, ""]) -> Chain:

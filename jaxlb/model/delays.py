@@ -73,6 +73,13 @@ class AbstractPhaseDelay(AbstractDelay):
     def rates(self) -> Float[Array, " moves"]:
         """Rate of each move: per arrival if its source is the dispatcher, else per job, 1/s."""
 
+    def exit_rates(self) -> Float[Array, " phases"]:
+        """Rate from each phase into service, 1/s."""
+        law: Any = self
+        out = -law.generator.sum(axis=1)
+        # Rounding in the row sums must not leave a negative rate, nor take its derivative.
+        return out + jax.lax.stop_gradient(jnp.where(out < 0, -out, 0.0))
+
 
 class NoDelay(AbstractPhaseDelay):
     """A routed job is in service at once."""
@@ -288,7 +295,7 @@ class PhaseType(AbstractPhaseDelay):
         return second / occupancy.sum() ** 2 - 1
 
     def transform(self, r: Inexact[Array, ""]) -> Complex[Array, ""]:
-        return self.phase_transform(r) @ self._exit_rates()
+        return self.phase_transform(r) @ self.exit_rates()
 
     @property
     def num_phases(self) -> int:
@@ -308,16 +315,11 @@ class PhaseType(AbstractPhaseDelay):
         return source, np.concatenate([phases, reach, 0 * phases + self.num_phases])
 
     def rates(self) -> Float[Array, " moves"]:
-        return jnp.concatenate([self.initial, self.generator[self._moves()], self._exit_rates()])
+        return jnp.concatenate([self.initial, self.generator[self._moves()], self.exit_rates()])
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray]:
         leave, reach = np.nonzero(~np.eye(self.num_phases, dtype=bool))
         return leave, reach
-
-    def _exit_rates(self) -> Float[Array, " phases"]:
-        out = -self.generator.sum(axis=1)
-        # Rounding in the row sums must not leave a negative rate.
-        return jnp.where(out < 0, 0.0, out)
 
 
 class TransformDelay(AbstractDelay):

@@ -138,7 +138,8 @@ def initial_jobs(
     in_phases = isinstance(system.delay, AbstractPhaseDelay)
     servers, phases = system.num_servers, system.num_phases if in_phases else 1
     if initial is None:
-        initial = jnp.full((servers,), scale).at[0].set(0)
+        dtype = jnp.result_type(scale, *system.numbers)
+        initial = jnp.full((servers,), scale, dtype).at[0].set(0)
     in_service = _checks.ndim("initial", initial) == 1
     shape = (servers,) if in_service else (servers, phases + 1)
     jobs = _checks.not_negative("initial", initial, "jobs", shape)

@@ -88,7 +88,7 @@ def _laws(delay: Any, service_rate, step_size):
     phases = delay.num_phases
     # Without phases a job is in service at once.
     start = jnp.append(delay.initial, 0.0 if phases else 1.0)
-    to_service = jnp.maximum(-delay.generator.sum(axis=1), 0.0)
+    to_service = delay.exit_rates()
     # Two states more before, for the integrals, and one after, for jobs that have left.
     dtype = jnp.result_type(delay.generator, service_rate, step_size)
     rates = jnp.zeros((phases + 4, phases + 4), dtype)

@@ -235,6 +235,30 @@ def test_traced_parameters_batch_and_differentiate(name):
         np.testing.assert_allclose(slope, [wanted_slope.real, wanted_slope.imag], atol=6e-15)
 
 
+@pytest.mark.parametrize("row", [[-0.3, 0.1, 0.2], [-2.0, 2.0, 0.0]])
+def test_a_phase_that_does_not_lead_out_has_the_slope_of_one_that_might(row):
+    """Of the abscissa of A_L, by differences of LAPACK's; the first row adds up to 3e-17."""
+    initial = np.array([1.0, 0.0, 0.0])
+    generator = np.array([row, [0.0, -1.0, 1.0], [0.0, 0.0, -1.0]])
+
+    def matrix_abscissa(row):
+        inner = np.array([row, *generator[1:]])
+        matrix = np.zeros((4, 4))
+        matrix[0, 0], matrix[0, 1:] = -1.0, -inner.sum(axis=1)
+        matrix[1:, 0], matrix[1:, 1:] = -16 * initial, inner.T
+        return np.linalg.eigvals(matrix).real.max()
+
+    def abscissa(row):
+        inner = jnp.asarray(generator).at[0].set(row)
+        system = lb.System(8.0, 1.0, lb.PhaseType(initial, inner), lb.Logit(2.0))
+        return lb.stability.spectral_abscissa(system)
+
+    steps = 1e-5 * np.eye(3)
+    wanted = [(matrix_abscissa(row + s) - matrix_abscissa(row - s)) / 2e-5 for s in steps]
+    # The square of the step, and LAPACK's rounding over it.
+    np.testing.assert_allclose(jax.grad(abscissa)(jnp.array(row)), wanted, rtol=1e-6, atol=1e-7)
+
+
 def test_weights_of_a_mixture_may_be_traced():
     """The transform is a ratio of sums; compared with a central difference in the weights."""
 

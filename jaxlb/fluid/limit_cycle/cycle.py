@@ -31,8 +31,13 @@ class LimitCycle(eqx.Module):
     - `amplitude`: the largest |q_1 - q_2|, jobs per unit of scale. `period`: s.
     - `harmonics`: coefficients of y = (x, w_1, ..., w_L), or x alone for a delay without phases,
       at n = 1, 3, 5, ... times the frequency: y = Re sum harmonics e^(i n omega t).
-    - `steps`: of Newton's method. `tail`: what is cut off, relative to the first harmonic.
+    - `steps`: of Newton's method. `tail`: what is cut off of the load, relative to its first
+      harmonic.
     - `valid`: whether the cycle exists, was found, and its tail is below 1e-6.
+
+    Jobs in the first phases follow the switching of a sharp rule, and theirs is a longer tail: with
+    8 stages, Figure 3's rates and theta = 5, 32 harmonics leave 1e-13 of x, 1e-4 of w_2 and 2e-3 of
+    w_1. Ask `find` for more `harmonics` where those are wanted.
     """
 
     exists: Bool[Array, ""]

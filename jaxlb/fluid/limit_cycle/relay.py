@@ -123,7 +123,7 @@ def _loop(system: System):
     phases = delay.num_phases
     dtype = jnp.result_type(*system.numbers)
     generator = jnp.zeros((phases + 1, phases + 1), dtype).at[:-1, :-1].set(delay.generator)
-    generator = generator.at[:-1, -1].set(-delay.generator.sum(axis=1))
+    generator = generator.at[:-1, -1].set(delay.exit_rates())
     generator = generator.at[-1, -1].set(-system.common_service_rate)
     start = jnp.zeros(phases + 1, dtype).at[:-1].set(delay.initial)
     one = jnp.eye(phases + 1, dtype=dtype)
