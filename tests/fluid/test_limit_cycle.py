@@ -75,8 +75,10 @@ def test_cycles_are_those_of_shooting_and_so_are_their_derivatives(
     [
         (lb.Erlang(1.0, 3), lb.Logit(1.0)),
         (lb.Erlang(1.0, 4), lb.WeightedLogit(1.0, [0.1, 0.1, 0.05, 0.05])),
+        # Jobs in the first phase have the corners of the bend.
+        (lb.Erlang(1.0, 8), lb.Logit(5.0)),
     ],
-    ids=["erlang", "weighted"],
+    ids=["erlang", "weighted", "sharp"],
 )
 def test_the_waveform_solves_the_difference_system(delay, rule):
     """From a point of the cycle over one period by DOP853 at 1e-12: every phase, to 1e-9."""

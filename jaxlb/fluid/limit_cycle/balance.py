@@ -26,15 +26,17 @@ from ...stability import open_loop
 
 MOST_STEPS = 16
 BISECTIONS = 50
+# The bend of a sharp rule has many more harmonics than the load: as many times are kept.
+MORE = 8
 
 
 class Balance(NamedTuple):
-    """`load`: the coefficients a_n. `bend`: the c_n. `frequency`: omega, rad/s. `steps`: of
-    Newton's method. `change`: relative, in its last step. `cut`: the last a_n over the first.
-    `missed`: the c_n of the last n that the samples tell apart, over the first."""
+    """`load`: the coefficients a_n. `bend`: the c_n, more of them. `frequency`: omega, rad/s.
+    `steps`: of Newton's method. `change`: relative, in its last step. `cut`: the last a_n over the
+    first. `missed`: the c_n of the last n that the samples tell apart, over the first."""
 
     load: Complex[Array, " harmonics"]
-    bend: Complex[Array, " harmonics"]
+    bend: Complex[Array, " more_harmonics"]
     frequency: Float[Array, ""]
     steps: Int[Array, ""]
     change: Float[Array, ""]
@@ -69,7 +71,8 @@ def balance(
     every = _bend(load, samples)
     cut, missed = jnp.abs(load[-1] / load[0]), jnp.abs(every[samples // 2 - 1] / every[0])
     cut, missed = jax.lax.stop_gradient((cut, missed))
-    return Balance(load, every[:harmonics], frequency, steps, change, cut, missed)
+    more = min(samples // 2, MORE * harmonics)
+    return Balance(load, every[:more], frequency, steps, change, cut, missed)
 
 
 def describing_amplitude(remaining: Float[Array, ""]) -> Float[Array, ""]:

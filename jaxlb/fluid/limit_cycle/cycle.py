@@ -30,14 +30,11 @@ class LimitCycle(eqx.Module):
       amplitude is zero, the period and the harmonics are NaN, and derivatives are zero.
     - `amplitude`: the largest |q_1 - q_2|, jobs per unit of scale. `period`: s.
     - `harmonics`: coefficients of y = (x, w_1, ..., w_L), or x alone for a delay without phases,
-      at n = 1, 3, 5, ... times the frequency: y = Re sum harmonics e^(i n omega t).
+      at n = 1, 3, 5, ... times the frequency: y = Re sum harmonics e^(i n omega t). `balanced`: how
+      many of them the load has; the others follow, for jobs in the first phases have more.
     - `steps`: of Newton's method. `tail`: what is cut off of the load, relative to its first
       harmonic.
     - `valid`: whether the cycle exists, was found, and its tail is below 1e-6.
-
-    Jobs in the first phases follow the switching of a sharp rule, and theirs is a longer tail: with
-    8 stages, Figure 3's rates and theta = 5, 32 harmonics leave 1e-13 of x, 1e-4 of w_2 and 2e-3 of
-    w_1. Ask `find` for more `harmonics` where those are wanted.
     """
 
     exists: Bool[Array, ""]
@@ -47,6 +44,7 @@ class LimitCycle(eqx.Module):
     steps: Int[Array, ""]
     tail: Float[Array, ""]
     valid: Bool[Array, ""]
+    balanced: int = eqx.field(static=True)
 
     def imbalance(self, times: Any) -> Float[Array, "times modes"]:
         """y at these times, s; time zero is where the first harmonic of the load has its peak."""
@@ -129,18 +127,20 @@ def _beyond(system: System, critical, frequency, harmonics: int, samples: int):
     """Of a system that is beyond its critical sensitivity."""
     rule: Any = system.routing
     found = balance(system, critical / rule.sensitivity, frequency, harmonics, samples)
-    modes = jax.vmap(partial(_modes, system))(1j * found.frequency * numbers(harmonics)).T
+    every = 1j * found.frequency * numbers(len(found.bend))
+    modes = jax.vmap(partial(_modes, system))(every).T
     modes = -system.arrival_rate * found.bend * modes
     tail = jnp.maximum(found.cut, found.missed)
     right = (found.steps < MOST_STEPS) & (tail < ENOUGH)
     cycle = LimitCycle(
         jnp.ones((), bool),
-        _largest(modes[0]),
+        _largest(modes[0, :harmonics]),
         2 * jnp.pi / found.frequency,
         modes,
         found.steps,
         tail,
         right,
+        harmonics,
     )
     return cycle, found.cut, found.missed
 

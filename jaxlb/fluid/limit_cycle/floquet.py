@@ -101,7 +101,8 @@ class _Hill(eqx.Module):
 def _hill(system: System, cycle: LimitCycle) -> _Hill:
     rule: Any = system.routing
     # Weights are real: of a sum of real and imaginary parts.
-    parts = (rule.load(part[:1], part[None, 1:])[0] for part in _parts(cycle.harmonics))
+    balanced = _parts(cycle.harmonics[:, : cycle.balanced])
+    parts = (rule.load(part[:1], part[None, 1:])[0] for part in balanced)
     load = rule.sensitivity * jax.lax.complex(*parts)
     slopes = slope_of_bend(load, SAMPLES * max(HARMONICS, len(load)))
     return _Hill(system, cycle.period / 2, slopes, min(max(HARMONICS, len(load)), MOST))
