@@ -67,10 +67,11 @@ def find(system: System, harmonics: int | None = None, samples: int | None = Non
     deterministic delay, and 2e-6 in float32 (`tests/fluid/test_limit_cycle.py`). The tail tells
     where a sharp rule, of many theta times the amplitude, has too few harmonics.
 
-    **Cost:** for each of a batch on one core, in float64, with any number of stages: 0.17 ms with
-    16 harmonics and 128 samples, 0.31 ms with 32 and 512, 1.2 ms with 64 and 1024. Derivatives of
-    amplitude and period in four parameters: 0.43 ms with 32 and 512. A first call with new sizes
-    compiles for 4 s (`experiments/benchmarks/fluid_costs.py`).
+    **Cost:** for each of a batch on one core, in float64: with ten stages 0.2 ms with 16 harmonics
+    and 128 samples, 0.4 ms with 32 and 512, 1.4 ms with 64 and 1024. Amplitude and period alone,
+    with any number of stages, 0.3 ms with 32 and 512 (`experiments/benchmarks/cycles.py`); their
+    derivatives in four parameters 0.4 ms. A first call with new sizes compiles for 4 s
+    (`experiments/benchmarks/fluid_costs.py`).
 
     **Raises:** `ValueError` on a bad argument, or where the difference system is not closed.
     """
@@ -127,16 +128,22 @@ def _beyond(system: System, critical, frequency, harmonics: int, samples: int):
     """Of a system that is beyond its critical sensitivity."""
     rule: Any = system.routing
     found = balance(system, critical / rule.sensitivity, frequency, harmonics, samples)
-    every = 1j * found.frequency * numbers(len(found.bend))
-    modes = jax.vmap(partial(_modes, system))(every).T
-    modes = -system.arrival_rate * found.bend * modes
+
+    def modes(number, bend):
+        response = jax.vmap(partial(_modes, system))(1j * found.frequency * number).T
+        return -system.arrival_rate * bend * response
+
+    # Apart, for the amplitude needs the first alone.
+    number = numbers(len(found.bend))
+    first = modes(number[:harmonics], found.bend[:harmonics])
+    rest = modes(number[harmonics:], found.bend[harmonics:])
     tail = jnp.maximum(found.cut, found.missed)
     right = (found.steps < MOST_STEPS) & (tail < ENOUGH)
     cycle = LimitCycle(
         jnp.ones((), bool),
-        _largest(modes[0, :harmonics]),
+        _largest(first[0]),
         2 * jnp.pi / found.frequency,
-        modes,
+        jnp.concatenate([first, rest], axis=1),
         found.steps,
         tail,
         right,
