@@ -108,6 +108,9 @@ def test_of_many_phases_some_are_shown_times_their_number():
         np.testing.assert_allclose(line[1, 0], 20 * start[phase], rtol=1e-9)
     np.testing.assert_allclose(lines["$x$, in service"][1, 0], start[0], rtol=1e-9)
     assert sum("phase" in name for name in lines) == 4
+    # The peak in service is one of the next period.
+    dots = [line.get_xdata() for line in ax.lines if line.get_marker() == "o"]
+    assert np.all(np.diff(np.ravel(np.array(dots, float))) > 0)
 
 
 def test_a_cycle_that_does_not_exist_has_no_waveform():
