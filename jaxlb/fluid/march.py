@@ -100,7 +100,8 @@ def _once(given: Given) -> Given:
 
 @_once.defjvp
 def _(primals, tangents):
-    raise NotImplementedError(  # As JAX does for a derivative that a function has not.
+    # Not unfinished: what JAX raises for a derivative that a function has not.
+    raise NotImplementedError(
         "Collocation has first derivatives only: take second ones with method='diffrax'."
     )
 

@@ -136,15 +136,16 @@ def solve(
 
     **Accuracy:** largest error over [0, 20] relative to the largest value, on random systems.
     Collocation, up to 200 stages: 1e-8 in float64 (each delay phase to 3e-7 of its own largest
-    value), 6e-5 in float32; derivatives 1e-8 of the largest. Tsit5 with the defaults, up to 50
-    stages: 3e-7 and 4e-5. Against Dormand-Prince 8(5,3) at 1e-13 and 1e-12
-    (`experiments/benchmarks/fluid.py`, `experiments/accuracy.py`). The method of steps: 1e-8 and
-    3e-6 (`tests/fluid/test_delay_limit.py`).
+    value), 6e-5 in float32; derivatives 1e-8 of the largest; alike with other phases and weighted
+    rules (`tests/fluid/test_jumps.py`). Tsit5 with the defaults, up to 50 stages: 3e-7 and 4e-5.
+    Against Dormand-Prince 8(5,3) at 1e-13 and 1e-12 (`experiments/benchmarks/fluid.py`,
+    `experiments/accuracy.py`). The method of steps: 1e-8 and 3e-6
+    (`tests/fluid/test_delay_limit.py`).
 
     **Cost:** on one core, float64, compiled, queues of two servers at 200 times, of each of 64
     random systems (`experiments/benchmarks/fluid_costs.py`). Collocation: 0.36 ms with 1 or 2
     stages, 0.4 ms with 10, 0.5 ms with 50, 0.9 ms with 200, alike under `jax.vmap`, where a CPU
-    does one after the other; with jobs in transit too 0.5, 0.7, 2 and 8.4 ms; a gradient in reverse
+    does one after the other; with jobs in transit too 0.5, 0.7, 2 and 8 ms; a gradient in reverse
     1 to 3.5 ms. Other laws take 0.5 to 0.7 ms, five weighted stages 3.5 ms. Tsit5 one by one:
     0.04 ms with 1 stage, 0.4 ms with 10, 1.7 ms with 50; under `jax.vmap` many times that but for 1
     stage: see `solve_many`. The method of steps: 0.1 ms, a gradient 0.4 ms one by one and 2.2 ms

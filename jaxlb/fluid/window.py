@@ -111,13 +111,11 @@ def solve(
     """The window that begins at `start`, where `size` is the largest flow before it."""
     bounds = BOUNDS[jnp.finfo(size.dtype).bits]
     last_two = jnp.asarray(coefficients()[:, -2:], size.dtype)
-    emptying, weighed = _of_start(part, start)
+    once = _sweep(problem, model, part, start)
 
     def sweep(carry):
         n, inflow, *_ = carry
-        outflow = emptying + inflow @ part.passing
-        values = _service(problem, model, part, start.queue, outflow)
-        new = _inflow(problem, model, _load(part, weighed, values, inflow))
+        outflow, values, new = once(inflow)
         largest = jnp.maximum(size, jnp.maximum(jnp.abs(new).max(), jnp.abs(outflow).max()))
         tail = jnp.maximum(jnp.abs(new @ last_two).max(), jnp.abs(outflow @ last_two).max())
         change = jnp.abs(new - inflow).max()
@@ -129,6 +127,7 @@ def solve(
         return (n < SWEEPS) & (change > bounds.change * largest) & ~hopeless
 
     queue = jnp.repeat(start.queue[:, None], DEGREE + 1, axis=1)
+    weighed = _of_start(part, start)[1]
     first = _inflow(problem, model, _load(part, weighed, queue, 0 * queue))
     unknown = jnp.full_like(size, jnp.inf)
     carry = jnp.int32(0), first, first, size, unknown, unknown
@@ -200,16 +199,24 @@ def _end(level: Int[Array, ""], model: Model, window: Window) -> Start:
 
 
 def _both(problem: Problem, level: Int[Array, ""]) -> Callable[..., Any]:
-    """One sweep: from the inflow to jobs in service, and to the inflow that follows from them."""
+    """One sweep, to jobs in service and the next inflow, of all that it depends on."""
 
     def both(inflow, start, model):
-        part = at_level(model, level)
-        emptying, weighed = _of_start(part, start)
-        outflow = emptying + inflow @ part.passing
-        values = _service(problem, model, part, start.queue, outflow)
-        return values, _inflow(problem, model, _load(part, weighed, values, inflow))
+        return _sweep(problem, model, at_level(model, level), start)(inflow)[1:]
 
     return both
+
+
+def _sweep(problem: Problem, model: Model, part: Chain, start: Start) -> Callable[..., Any]:
+    """From the inflow to the outflow, jobs in service, and the inflow that follows from them."""
+    emptying, weighed = _of_start(part, start)
+
+    def sweep(inflow):
+        outflow = emptying + inflow @ part.passing
+        values = _service(problem, model, part, start.queue, outflow)
+        return outflow, values, _inflow(problem, model, _load(part, weighed, values, inflow))
+
+    return sweep
 
 
 def _fixed_point(sweep: Callable[[Array], Array], first: Array) -> Array:
