@@ -3,7 +3,7 @@
 A dispatcher sends each job to a server by a rule that looks at the servers now; the job arrives
 only after a delay; so routing can overshoot and oscillate. `System` holds the parameters, `fluid`
 solves the limit of a large system, `stability` tells whether balance is stable, `stochastic` draws
-paths.
+paths, `design` says which rule is best.
 
 Symbols, following the paper: lambda `arrival_rate` (per server), mu `service_rate`, D `delay.mean`,
 L `delay.stages`, theta `routing.sensitivity`, eta `scale`, q `queue`, z `in_transit`, x and w their
@@ -12,7 +12,7 @@ differences between two servers.
 
 from importlib.metadata import version
 
-from . import fluid, model, stability, stochastic
+from . import design, fluid, model, stability, stochastic
 from .model import (
     AbstractDelay,
     AbstractRouting,
@@ -47,6 +47,7 @@ __all__ = [
     "TransformDelay",
     "WeightedLogit",
     "__version__",
+    "design",
     "fluid",
     "from_mean_cv",
     "model",

@@ -67,6 +67,10 @@ class System(eqx.Module):
                     f"got {self.routing.weights.shape[-1]}."
                 )
 
+    def with_routing(self, routing: Any) -> "System":
+        """The same with another rule."""
+        return System(self.arrival_rate, self.service_rate, self.delay, routing, self.num_servers)
+
     @property
     def valid(self) -> Bool[Array, ""]:
         """Whether every number is in its domain: what could not be checked while it was traced.

@@ -1,7 +1,7 @@
 """The system at finite scale: random paths, expectations, Gaussian noise."""
 
 from .ensemble import Ensemble, Statistics
-from .few_stages import one_stage_variance, two_stage_variance
+from .few_stages import constant_delay_variance, one_stage_variance, two_stage_variance
 from .gradients import ExpectationGradient, expectation_gradient
 from .linear_noise import StationaryCovariance, stationary_covariance
 from .noise_in_time import (
@@ -20,6 +20,7 @@ __all__ = [
     "StationaryCovariance",
     "Statistics",
     "TransientNoise",
+    "constant_delay_variance",
     "expectation_gradient",
     "imbalance_variance",
     "noise_autocorrelation",

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from ..model import imbalance
+from ..model.delays import AbstractPhaseDelay
 from ..model.routing import AbstractLogit
 from ..model.system import System, require_one
 from ..stability.domain import flagged, is_valid
@@ -67,8 +68,8 @@ class ImbalanceVariance(eqx.Module):
 def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
     """Stationary variance of the imbalance of any two servers, by statistical linearisation.
 
-    **Arguments:** `system`: two servers or more, alike, a delay with phases, and a logit rule.
-    `scale`: eta, > 0.
+    **Arguments:** `system`: two servers or more, alike, a delay with phases, and a logit rule;
+    or a `Deterministic` delay and `Logit`. `scale`: eta, > 0.
 
     **Returns:** an `ImbalanceVariance`, with finite values on both sides of the Hopf point.
     Differentiable once. Past the Hopf point there is a limit cycle, the imbalance is far from
@@ -91,7 +92,8 @@ def imbalance_variance(system: System, scale: Any = 1.0) -> ImbalanceVariance:
     """
     require_one(system)
     system.require_two_alike()
-    system.phase_delay("a stationary variance")
+    if not has_closed_form(system):
+        system.phase_delay("a stationary variance")
     if not isinstance(system.routing, AbstractLogit):
         raise ValueError(
             f"`routing` must be a logit rule here, got {type(system.routing).__name__}."
@@ -183,8 +185,10 @@ def _least_kept(system: System, gain, scale) -> Float[Array, ""]:
     loop amplifies by two at most, so the load's variance is at most four times that without
     feedback.
     """
-    delay, weight = system.phase_delay("a bound"), jnp.abs(_load(system))
-    time = jnp.append(1 / system.common_service_rate, delay.occupancy())
+    delay, weight = system.delay, jnp.abs(_load(system))
+    time = (1 / system.common_service_rate)[None]
+    if isinstance(delay, AbstractPhaseDelay):
+        time = jnp.append(time, delay.occupancy())
     open_variance = 2 * system.arrival_rate * jnp.sum(weight**2 * time)
     spread = system.routing.sensitivity * jnp.sqrt(4 * open_variance / scale)  # pyright: ignore
     small_gain = 2 * gain * jnp.sum(weight * time)

@@ -293,6 +293,8 @@ def test_bad_arguments_are_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"^`routing` must be a logit rule"):
         imbalance_variance(own)
     with pytest.raises(ValueError, match=r"^`delay` must have phases"):
-        imbalance_variance(lb.System(1.0, 1.0, lb.Deterministic(1.0), lb.Logit(1.0)))
+        imbalance_variance(
+            lb.System(1.0, 1.0, lb.TransformDelay(lambda r: jnp.exp(-r)), lb.Logit(1.0))
+        )
     with pytest.raises(ValueError, match=r"^`service_rate` must be the same"):
         imbalance_variance(lb.System(1.0, [1.0, 2.0], lb.Erlang(1.0, 2), lb.Logit(1.0)))

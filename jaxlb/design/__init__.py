@@ -1,0 +1,40 @@
+"""Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
+
+from .criteria import Criteria, Criterion, criteria
+from .criterion import (
+    SettlingTime,
+    control_effort,
+    decay_rate,
+    integrated_squared_error,
+    linear_noise_variance,
+    pseudospectral_decay_rate,
+    settling_time,
+    stationary_variance,
+    worst_decay_rate,
+)
+from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
+from .lqr import lqr, relay_effort
+from .placement import place
+from .weights import predictor, uniform
+
+__all__ = [
+    "Criteria",
+    "Criterion",
+    "SettlingTime",
+    "UnstableSensitivities",
+    "control_effort",
+    "criteria",
+    "decay_rate",
+    "integrated_squared_error",
+    "linear_noise_variance",
+    "lqr",
+    "place",
+    "predictor",
+    "pseudospectral_decay_rate",
+    "relay_effort",
+    "settling_time",
+    "stable_for_every_sensitivity",
+    "stationary_variance",
+    "uniform",
+    "worst_decay_rate",
+]
