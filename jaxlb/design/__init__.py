@@ -1,5 +1,6 @@
 """Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
 
+from .certificate import Tuned, TunePath
 from .criteria import Criteria, Criterion, criteria
 from .criterion import (
     SettlingTime,
@@ -8,6 +9,7 @@ from .criterion import (
     integrated_squared_error,
     linear_noise_variance,
     pseudospectral_decay_rate,
+    settling_cliff,
     settling_time,
     stationary_variance,
     worst_decay_rate,
@@ -15,12 +17,15 @@ from .criterion import (
 from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
 from .lqr import lqr, relay_effort
 from .placement import place
+from .tune import tune
 from .weights import predictor, uniform
 
 __all__ = [
     "Criteria",
     "Criterion",
     "SettlingTime",
+    "TunePath",
+    "Tuned",
     "UnstableSensitivities",
     "control_effort",
     "criteria",
@@ -32,9 +37,11 @@ __all__ = [
     "predictor",
     "pseudospectral_decay_rate",
     "relay_effort",
+    "settling_cliff",
     "settling_time",
     "stable_for_every_sensitivity",
     "stationary_variance",
+    "tune",
     "uniform",
     "worst_decay_rate",
 ]

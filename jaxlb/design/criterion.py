@@ -26,6 +26,8 @@ from ..stochastic.lyapunov import lyapunov
 
 # Mean times of a job in the system within which it must settle, by default.
 HORIZON = 40.0
+# By how much the mean delay may be wrong.
+ERROR = 0.1
 
 
 def decay_rate(system: System) -> Float[Array, ""]:
@@ -36,7 +38,7 @@ def decay_rate(system: System) -> Float[Array, ""]:
     return -spectral_abscissa(system)
 
 
-def worst_decay_rate(system: System, error: Any = 0.1) -> Float[Array, ""]:
+def worst_decay_rate(system: System, error: Any = ERROR) -> Float[Array, ""]:
     """Least `decay_rate` while the mean delay is wrong by up to `error`, its law keeping its shape.
 
     **Arguments:** `error`: relative, in (0, 1): the mean is from D (1 - error) to D (1 + error),
@@ -174,3 +176,11 @@ def _effort(system: System, scale: Array) -> Float[Array, ""]:
     some = stable & (square > 0)
     effort = jnp.where(some, jnp.sqrt(jnp.where(some, square, 1.0)), 0.0)
     return jnp.where(stable, effort, jnp.inf)
+
+
+def settling_cliff(
+    system: System, initial: Any = None, *, tolerance: Any = 0.05, horizon: Any = None
+) -> Float[Array, ""]:
+    """`SettlingTime.cliff`, to be kept above some distance; zero where not settled."""
+    found = settling_time(system, initial, tolerance=tolerance, horizon=horizon)
+    return jnp.where(found.valid, found.cliff, 0.0)

@@ -22,15 +22,15 @@ import numpy as np
 
 from .. import _checks
 from ..model.system import System
+from .coordinates import from_line, to_line
 from .pair import rightmost_pair
 from .polish import Evaluate, Region, Slopes, polish
+from .rough import quasi_newton
 
 # eps relative to the size of the roots, at the first and at the last step.
 SMOOTHING = 0.1, 1e-3
 # Of a violated constraint, in units of the size of the roots.
 PENALTY = 10.0
-# Of the quasi-Newton method, and of each of its line searches.
-ROUGH_STEPS, ROUGH_TRIES = 200, 30
 
 
 class SearchPath(NamedTuple):
@@ -156,7 +156,7 @@ def _points(
     ]
     if len(first) > 1:
         # The second time afresh, from where the first was stuck.
-        stages += [lambda point: _quasi_newton(evaluate, region, point)] * 2
+        stages += [lambda point: _rough(evaluate, region, point)] * 2
     stages += ends
     for stage in stages:
         for point, at in stage(best[0]):
@@ -193,11 +193,11 @@ def _adam():
 def _descend(evaluate: Evaluate, region: Region, first: np.ndarray, steps: int, rate: float):
     """Adam on the smoothed abscissa, with a penalty for constraints that join parameters."""
     init, update = _adam()
-    line = _to_line(region, first)
+    line = to_line(region, first)
     state, kept = init(line), line
     for step in range(steps):
         done = step / steps
-        point, stretch = _from_line(region, first, line)
+        point, stretch = from_line(region, first, line)
         # Back inside along the way from the start, which is inside.
         inside = first + region.room(first, point - first)[0] * (point - first)
         at = evaluate(inside)
@@ -215,15 +215,12 @@ def _descend(evaluate: Evaluate, region: Region, first: np.ndarray, steps: int, 
         line = line - rate * (1 + np.cos(np.pi * done)) / 2 * np.asarray(change)
 
 
-def _quasi_newton(evaluate: Evaluate, region: Region, first: np.ndarray):
-    """BFGS on the abscissa itself, which learns where it is steep and where it is smooth.
-
-    Where more than two roots are first together the pair is not smooth either. With a weak Wolfe
-    search this method still goes down: Lewis and Overton (2013), Mathematical Programming 141.
-    """
+def _rough(evaluate: Evaluate, region: Region, first: np.ndarray):
+    """BFGS on the abscissa itself: where more than two roots are first together the pair is not
+    smooth either."""
 
     def values(line):
-        point, stretch = _from_line(region, first, line)
+        point, stretch = from_line(region, first, line)
         inside = first + region.room(first, point - first)[0] * (point - first)
         at = evaluate(inside)
         half = np.sqrt(max(at.squared, 0.0))
@@ -231,33 +228,13 @@ def _quasi_newton(evaluate: Evaluate, region: Region, first: np.ndarray):
         beyond = np.maximum(region.rows @ point - region.limits, 0.0) / norm
         value = at.abscissa + size * PENALTY * beyond.sum()
         gradient = gradient + size * PENALTY * ((beyond > 0) / norm) @ region.rows
-        return inside, at, value if at.finite else np.inf, gradient * stretch
+        return value if at.finite else np.inf, gradient * stretch, (inside, at)
 
     norm = np.abs(region.rows) @ region.scale(first)
-    line = _to_line(region, first)
     start = evaluate(first)
     size = abs(start.middle) + np.sqrt(abs(start.squared))
-    _, _, value, gradient = values(line)
-    inverse = np.eye(len(line)) / max(np.linalg.norm(gradient), 1e-300) / 10
-    for _ in range(ROUGH_STEPS):
-        step = -inverse @ gradient
-        slope, low, high, length = gradient @ step, 0.0, np.inf, 1.0
-        for _ in range(ROUGH_TRIES):
-            inside, at, there, turned = values(line + length * step)
-            if not there <= value + 1e-4 * length * slope:
-                high = length
-            elif turned @ step < 0.5 * slope:
-                low = length
-            else:
-                break
-            length = 2 * low if np.isinf(high) else (low + high) / 2
-        else:
-            return
-        yield inside, at
-        moved, change = length * step, turned - gradient
-        line, value, gradient = line + moved, there, turned
-        share = np.eye(len(line)) - np.outer(moved, change) / (moved @ change)
-        inverse = share @ inverse @ share.T + np.outer(moved, moved) / (moved @ change)
+    for point in quasi_newton(values, to_line(region, first)):
+        yield point.more
 
 
 def _smoothed_slope(at: Slopes, eps: float) -> np.ndarray:
@@ -267,29 +244,6 @@ def _smoothed_slope(at: Slopes, eps: float) -> np.ndarray:
     # The product of the two roots of opposite sign is eps^2 / 2: no cancellation below zero.
     value = half if at.squared >= 0 else eps * eps / (2 * half)
     return at.d_middle + value / (2 * root) * at.d_squared
-
-
-def _to_line(region: Region, point: np.ndarray) -> np.ndarray:
-    """Coordinates without bounds: the logarithm of the distance from each."""
-    scale = region.scale(point)
-    below = np.where(point > region.lower, point - region.lower, scale)
-    above = np.where(point < region.upper, region.upper - point, scale)
-    line = np.where(np.isfinite(below), np.log(below), 0.0)
-    return line - np.where(np.isfinite(above), np.log(above), 0.0)
-
-
-def _from_line(region: Region, first: np.ndarray, line: np.ndarray):
-    """The point at these coordinates, and its derivative in each."""
-    low, high = np.isfinite(region.lower), np.isfinite(region.upper)
-    grown, shrunk = np.exp(np.clip(line, -700, 700)), np.exp(-np.clip(line, -700, 700))
-    width = np.where(low & high, region.upper - region.lower, 0.0)
-    point = np.where(low, region.lower + grown, region.upper - shrunk)
-    stretch = np.where(low, grown, shrunk)
-    point = np.where(low & high, region.lower + width / (1 + shrunk), point)
-    stretch = np.where(low & high, width / ((1 + shrunk) * (1 + grown)), stretch)
-    scale = region.scale(first)
-    free = ~low & ~high
-    return np.where(free, first + scale * line, point), np.where(free, scale, stretch)
 
 
 def _region(make_system: Any, start: Any, lower: Any, upper: Any, constraints: Any):

@@ -182,7 +182,7 @@ def worst_abscissa(system: System, shortest: Any, longest: Any) -> WorstCase:
 def _worst_abscissa(system: System, shortest: Array, longest: Array) -> WorstCase:
     def best(log_mean):
         """Minus the abscissa."""
-        delay = _with_mean(system.delay, jnp.exp(log_mean))
+        delay = with_mean(system.delay, jnp.exp(log_mean))
         return -spectral_abscissa(eqx.tree_at(lambda s: s.delay, system, delay))
 
     ends = jnp.log(jnp.stack([shortest, longest]))
@@ -198,7 +198,7 @@ def _worst_abscissa(system: System, shortest: Array, longest: Array) -> WorstCas
     return WorstCase(worst[chosen], jnp.exp(means[chosen]))
 
 
-def _with_mean(delay: AbstractDelay, mean: Array) -> AbstractDelay:
+def with_mean(delay: AbstractDelay, mean: Array) -> AbstractDelay:
     """The delay of that mean, its shape kept."""
     if isinstance(delay, PhaseType):
         return eqx.tree_at(lambda d: d.generator, delay, delay.generator * (delay.mean / mean))

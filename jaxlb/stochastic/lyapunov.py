@@ -47,16 +47,23 @@ def lyapunov(
     """
     dtype = jnp.result_type(matrix, noise)
     matrix, noise = matrix.astype(dtype), noise.astype(dtype)
-    return jax.lax.custom_linear_solve(
-        lambda x: -(_product(matrix, x) + _product(x, matrix.T)),
-        noise,
-        lambda _, noise: _doubling(matrix, noise),
-        lambda _, noise: _doubling(matrix.T, noise),
-        has_aux=True,
+    # The flag is one more row of unknowns: what JAX has for such (`has_aux`) cannot be batched
+    # where the primal is not, as in `jax.jacfwd` under `jit`.
+    found = jax.lax.custom_linear_solve(
+        lambda x: _with_row(-(_product(matrix, x[:-1]) + _product(x[:-1], matrix.T)), x[-1]),
+        _with_row(noise, jnp.ones_like(noise[0])),
+        lambda _, noise: _doubling(matrix, noise[:-1]),
+        lambda _, noise: _doubling(matrix.T, noise[:-1]),
     )
+    return found[:-1], jax.lax.stop_gradient(found[-1, 0]) > 0
 
 
-def _doubling(matrix: Array, noise: Array) -> tuple[Array, Array]:
+def _with_row(matrix: Array, row: Array) -> Array:
+    return jnp.concatenate([matrix, row[None]])
+
+
+def _doubling(matrix: Array, noise: Array) -> Array:
+    """X, and below it, as numbers, whether the matrix is stable."""
     eps, identity = jnp.finfo(matrix.dtype).eps, jnp.eye(len(matrix), dtype=matrix.dtype)
     sizes = jnp.abs(matrix)
     size = jnp.minimum(sizes.sum(axis=0).max(), sizes.sum(axis=1).max())
@@ -81,7 +88,7 @@ def _doubling(matrix: Array, noise: Array) -> tuple[Array, Array]:
     small = jnp.sqrt(eps / 4)
     _, power, x = jax.lax.while_loop(go_on, double, (0, 2 * inverse - identity, start))
     stable = jnp.max(jnp.abs(power)) <= small
-    return jnp.where(stable, x, 0.0), stable
+    return _with_row(jnp.where(stable, x, 0.0), jnp.full_like(x[0], stable))
 
 
 def _product(a: Array, b: Array) -> Array:
