@@ -94,7 +94,7 @@ def _active(asked: Problem, best: np.ndarray) -> tuple[str, ...]:
             elif np.isfinite(high) and high - at <= room:
                 names.append(f"{name} <= {high:.6g}")
             place += 1
-    slack = asked.slack(best)[0]
+    slack = asked.room(best)
     limits = [
         name for name, room in zip(asked.names_of_limits(), slack, strict=True) if room < ACTIVE
     ]

@@ -122,10 +122,22 @@ class Problem(NamedTuple):
             if np.isfinite(getattr(limit, end))
         ]
 
+    def number(self, point: np.ndarray) -> float:
+        """What is to be small, without a gradient; infinite where it has no value."""
+        found = float(_number(self._replace(limits=()), jnp.asarray(point)))
+        return found if np.isfinite(found) else np.inf
+
+    def room(self, point: np.ndarray) -> np.ndarray:
+        """`slack` without gradients."""
+        if not self.limits:
+            return np.zeros(0)
+        values = _limit_values(self, jnp.asarray(point))
+        return within(values, np.zeros((len(values), 0)), *self.bounds_of_limits())[0]
+
     def feasible(self, point: np.ndarray, tolerance: float = 1e-6) -> bool:
         """Whether the bounds hold, and the limits within this part of each."""
         within = np.all(point >= self.lower) and np.all(point <= self.upper)
-        return bool(within) and bool(np.all(self.slack(point)[0] >= -tolerance))
+        return bool(within) and bool(np.all(self.room(point) >= -tolerance))
 
 
 def within(
@@ -169,14 +181,25 @@ def _objective(problem: Problem, point):
 
 
 @eqx.filter_jit
+def _number(problem: Problem, point):
+    return objective(problem, point)
+
+
+@eqx.filter_jit
 def _limits(problem: Problem, point):
     """Values of the limits' functions and their gradients, one row each."""
+    of_point = functools.partial(_values, problem)
+    return of_point(point), jax.jacrev(of_point)(point)
 
-    def values(point):
-        tuned = build(problem.system, problem.parts, point)
-        return jnp.stack([number_of(limit.function(tuned)) for limit in problem.limits])
 
-    return values(point), jax.jacrev(values)(point)
+@eqx.filter_jit
+def _limit_values(problem: Problem, point):
+    return _values(problem, point)
+
+
+def _values(problem: Problem, point):
+    tuned = build(problem.system, problem.parts, point)
+    return jnp.stack([number_of(limit.function(tuned)) for limit in problem.limits])
 
 
 def number_of(found: Any) -> Any:

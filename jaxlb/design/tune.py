@@ -181,9 +181,9 @@ def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, 
         by_roots = isinstance(visit, root_space.RootPoint)
         point = visit.point if by_roots else visit
         if not asked.feasible(point):
-            wrong = min(wrong, float(np.max(-asked.slack(point)[0], initial=0.0)))
+            wrong = min(wrong, float(np.max(-asked.room(point), initial=0.0)))
             continue
-        value = asked.value(point)[0]
+        value = asked.number(point)
         if by_roots:
             # What the roots are, not what is left of them when gains are rounded.
             extra = 0.0 if asked.penalty is None else float(asked.penalty(asked.at(point)))
