@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _checks
 from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
+from ..model.memory import AbstractPast
 from ..model.system import System, require_one
 from . import marks, paths, step_choice
 from .ensemble import PARTS, Collector, Ensemble
@@ -162,6 +163,13 @@ def chosen(system: System, method: str, known: bool = True) -> str:
     """The method by its own name; marks need numbers that are `known`, not traced."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+    if isinstance(system.routing, AbstractPast):
+        if method not in ("exact", "marks"):
+            raise ValueError(
+                f'`routing` must look at the present alone for method "{method}", got '
+                f"{type(system.routing).__name__}."
+            )
+        return "marks"
     in_phases = isinstance(system.delay, AbstractPhaseDelay)
     asked = method
     if method in FORMS:
