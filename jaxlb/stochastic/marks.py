@@ -6,7 +6,8 @@ all times of a block of arrivals are drawn first, without regard to the rule, an
 arrivals: the job that starts between two arrivals is seen by the second. Then job after job is
 marked with its server. A job's mark depends on those before it alone, so the marks of a few
 arrivals are the one fixed point of the map from marks to queues to marks: it is found by
-repetition, most often of once or twice, for all of them at a time.
+repetition, most often of once or twice, for all of them at a time. A rule with a memory marks them
+one by one (`jaxlb.stochastic.memory`).
 
 Jobs that stay longer than their block are kept in a table. Time is counted from the beginning of
 the block, and records are counted from the next one on, so that single precision loses nothing in a
@@ -156,6 +157,8 @@ def _paths(
     rates = jnp.stack([inflow, system.common_service_rate])
     in_order = jnp.all(jnp.diff(times, prepend=0) >= 0) & jnp.isfinite(times[-1])
     fits = jnp.sum(start) <= sizes.table
+    if isinstance(system.routing, AbstractMemory):
+        fits = fits & (jnp.sum(start[:, :-1]) <= sizes.places)
     possible = possible & system.valid & in_order & fits & jnp.all(_checks.is_positive(rates))
     one = partial(_path, system, key, times, scale, start, possible, sizes)
     return jax.lax.map(one, replicas, batch_size=together if together > 1 else None)

@@ -1,8 +1,8 @@
 """Marks of jobs by a rule with a memory: event by event, in the order of time.
 
-The times of all jobs are known before their servers (`jaxlb.stochastic.marks`), so that no event
-has to be looked for. What happens to a job at its server is told to the rule when it happens, and
-each job in transit has a place of its own in what the rule remembers.
+The times of all jobs are known before their servers (`jaxlb.stochastic.marks`), so the next event
+is at hand in two lists in order, of services that begin and that end. The rule is told of each. A
+job in transit has a place of its own in what the rule remembers; free places are kept in a stack.
 """
 
 from typing import Any, NamedTuple
@@ -12,28 +12,44 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..model import dynamics
-from ..model.memory import AbstractMemory
 from ..model.system import System
 
 
 class Memory(NamedTuple):
-    """`state` of the rule; `free` places, of which the first `count` are left."""
+    """`state` of the rule; `free` places, the first `left` of them."""
 
     state: Any
     free: Int[Array, " places"]
-    count: Int[Array, ""]
+    left: Int[Array, ""]
 
 
 class Order(NamedTuple):
-    """Jobs in the order of some time of theirs, s; the last of no job and infinite."""
+    """Jobs in the order of some time of theirs, s; the last is none and at infinity."""
 
     time: Float[Array, " jobs"]
     job: Int[Array, " jobs"]
 
 
+class Events(NamedTuple):
+    """Services that begin and that end in a block, and what arrivals draw their servers by."""
+
+    system: System
+    scale: Float[Array, ""]
+    begin: Order
+    end: Order
+    arrival: Float[Array, " arrivals"]
+    chance: Float[Array, " arrivals"]
+
+
 class Sweep(NamedTuple):
-    """Where the sweep over a block is: s from its beginning, services begun and ended, jobs in
-    service, and what is known of each job and each arrival."""
+    """How far the sweep is.
+
+    - `now`: s from the beginning of the block.
+    - `begun`, `ended`: services that have, in their order.
+    - `queue`: jobs in service.
+    - `server`, `place`: of each job, those of the table first.
+    - `good`: whether the shares for each arrival were right and there was a place.
+    """
 
     now: Float[Array, ""]
     begun: Int[Array, ""]
@@ -48,112 +64,125 @@ class Sweep(NamedTuple):
 def begin(
     system: System, scale: Float[Array, ""], places: int, start, server
 ) -> tuple[Memory, Int[Array, " jobs"]]:
-    """What is remembered at time zero, and the places of jobs whose service is to begin.
+    """What is remembered at time zero, and the place of each job in transit.
 
-    `start`, s, and `server`: of each job of the table, infinite in an empty place.
+    `start`, s, and `server`: of each job; where there is none the start is infinite.
     """
     rule: Any = system.routing
-    share = jnp.full(system.num_servers, 1 / system.num_servers, start.dtype)
     waits = (start > 0) & (start < jnp.inf)
-    place = jnp.where(waits, jnp.cumsum(waits) - 1, 0).astype(jnp.int32)
     job = jnp.argsort(~waits, stable=True)
+    share = jnp.full(system.num_servers, 1 / system.num_servers, start.dtype)
 
-    def one(number, state):
-        return rule.sent(state, server[job[number]], number, share)
+    def tell(number, state):
+        return _kept(rule.sent, state, server[job[number]], number, share)
 
-    count = jnp.minimum(jnp.sum(waits), places).astype(jnp.int32)
+    count = jnp.minimum(jnp.sum(waits, dtype=jnp.int32), places)
     state = rule.start(system.num_servers, places, (1 / scale).astype(start.dtype))
-    state = jax.lax.fori_loop(0, count, one, state)
-    free = jnp.arange(places, dtype=jnp.int32)[::-1]
-    return Memory(state, free, places - count), place
+    state = jax.lax.fori_loop(0, count, tell, jax.tree.map(jnp.asarray, state))
+    place = jnp.cumsum(waits, dtype=jnp.int32) - 1
+    return Memory(state, jnp.arange(places, dtype=jnp.int32)[::-1], places - count), place
 
 
 def marked(system: System, scale, arrival, chances, table, new, wanted, memory: Memory):
-    """The server and the place of each of the first `wanted` new jobs, whether the shares were
-    right and there was a place, and what is remembered then."""
-    before = len(table.start)
-    start, end = (_ordered(*pair) for pair in zip(table[:2], new[:2], strict=True))
-    server, place = (
-        jnp.concatenate(pair) for pair in ((table.server, new.server), (table.place, new.place))
-    )
+    """The first `wanted` new jobs with their server and place, whether each could be marked, and
+    what is remembered then."""
+    known, block = len(table.start), len(arrival)
+    begin, end = _ordered(table.start, new.start), _ordered(table.end, new.end)
+    events = Events(system, scale, begin, end, arrival, chances)
     there = (table.start <= 0).astype(jnp.int32)
     state = Sweep(
         now=jnp.zeros_like(arrival[0]),
-        begun=jnp.sum(start.time <= 0, dtype=jnp.int32),
+        begun=jnp.sum(begin.time <= 0, dtype=jnp.int32),
         ended=jnp.int32(0),
         queue=jnp.zeros(system.num_servers, jnp.int32).at[table.server].add(there),
-        server=server,
-        place=place,
-        good=jnp.ones(len(arrival), bool),
+        server=jnp.concatenate([table.server, new.server]),
+        place=jnp.concatenate([table.place, new.place]),
+        good=jnp.ones(block, bool),
         memory=memory,
     )
 
-    def one(number, state):
-        state = _until(system, scale, start, end, arrival[number], state)
-        return _sent(system, scale, arrival, chances, before, number, state)
+    def send(number, state):
+        return _send(events, known, number, _until(events, arrival[number], state))
 
-    state = jax.lax.fori_loop(0, wanted, one, state)
-    # The next block begins after all that happens until the end of this one.
-    state = _until(system, scale, start, end, jnp.nextafter(arrival[-1], jnp.inf), state)
-    new = new._replace(server=state.server[before:], place=state.place[before:])
+    state = jax.lax.fori_loop(0, wanted, send, state)
+    # What is over at the end of the block is not in the next; after the last record none is.
+    last = jnp.where(wanted == block, jnp.nextafter(arrival[-1], jnp.inf), 0.0)
+    state = _until(events, last, state)
+    new = new._replace(server=state.server[known:], place=state.place[known:])
     return new, state.good, state.memory
 
 
 def _ordered(*times) -> Order:
     time = jnp.concatenate([*times, jnp.full(1, jnp.inf, times[0].dtype)])
-    job = jnp.arange(len(time), dtype=jnp.int32)
-    return Order(*jax.lax.sort((time, job), num_keys=1))
+    return Order(*jax.lax.sort((time, jnp.arange(len(time), dtype=jnp.int32)), num_keys=1))
 
 
-def _until(system: System, scale, start: Order, end: Order, limit, state: Sweep) -> Sweep:
-    """Beginnings and ends of services before the limit, s."""
-    rule: Any = system.routing
+def _until(events: Events, limit, state: Sweep) -> Sweep:
+    """All services that begin or end before the limit, s."""
+    begin, end = events.begin, events.end
+    rule: Any = events.system.routing
 
     def leave(limit, state):
         def one(state):
-            job = end.job[state.ended]
-            state = _wait(rule, scale, end.time[state.ended], state)
-            queue = state.queue.at[state.server[job]].add(-1)
-            return state._replace(ended=state.ended + 1, queue=queue)
+            server = state.server[end.job[state.ended]]
+            state = _wait(events, end.time[state.ended], state)
+            return state._replace(ended=state.ended + 1, queue=state.queue.at[server].add(-1))
 
         return jax.lax.while_loop(lambda state: end.time[state.ended] < limit, one, state)
 
-    def one(state):
-        time, job = start.time[state.begun], start.job[state.begun]
-        state = _wait(rule, scale, time, leave(time, state))
-        server, place, memory = state.server[job], state.place[job], state.memory
-        free = memory.free.at[memory.count].set(place)
-        memory = Memory(rule.arrived(memory.state, server, place), free, memory.count + 1)
+    def enter(state):
+        time, job = begin.time[state.begun], begin.job[state.begun]
+        state = _wait(events, time, leave(time, state))
+        (told, free, left), server, place = state.memory, state.server[job], state.place[job]
+        told = _kept(rule.arrived, told, server, place)
+        memory = Memory(told, free.at[left].set(place), left + 1)
         queue = state.queue.at[server].add(1)
         return state._replace(begun=state.begun + 1, queue=queue, memory=memory)
 
-    state = jax.lax.while_loop(lambda state: start.time[state.begun] < limit, one, state)
+    state = jax.lax.while_loop(lambda state: begin.time[state.begun] < limit, enter, state)
     return leave(limit, state)
 
 
-def _wait(rule: AbstractMemory, scale, time, state: Sweep) -> Sweep:
-    memory = state.memory
-    after = rule.wait(memory.state, state.queue / scale, time - state.now)
-    return state._replace(now=time, memory=memory._replace(state=after))
-
-
-def _sent(system: System, scale, arrival, chances, before: int, number, state: Sweep) -> Sweep:
-    """One job sent."""
-    rule: Any = system.routing
-    state = _wait(rule, scale, arrival[number], state)
-    memory = state.memory
-    share = rule.shares(memory.state, state.queue / scale)
-    right = dynamics.are_shares(share) & (memory.count > 0)
+def _send(events: Events, known: int, number, state: Sweep) -> Sweep:
+    """The new job of this number is sent to a server."""
+    rule: Any = events.system.routing
+    state = _wait(events, events.arrival[number], state)
+    told, free, left = state.memory
+    queue = state.queue / events.scale
+    share = dynamics.as_shares(rule.shares(told, queue), queue)
+    right = dynamics.are_shares(share) & (left > 0)
     server, total = jnp.int32(0), jnp.zeros_like(share[0])
     for one in share[:-1]:
         total = total + one
-        server = server + (chances[number] >= total)
-    place = memory.free[memory.count - 1]
-    after = rule.sent(memory.state, server, place, share)
-    job = before + number
+        server = server + (events.chance[number] >= total)
+    left = jnp.maximum(left - 1, 0)
+    place, job = free[left], known + number
     return state._replace(
         server=state.server.at[job].set(server),
         place=state.place.at[job].set(place),
         good=state.good.at[number].set(right),
-        memory=Memory(after, memory.free, jnp.maximum(memory.count - 1, 0)),
+        memory=Memory(_kept(rule.sent, told, server, place, share), free, left),
     )
+
+
+def _wait(events: Events, time, state: Sweep) -> Sweep:
+    """The rule is told of the time until then, s from the beginning of the block."""
+    rule: Any = events.system.routing
+    queue, memory = state.queue / events.scale, state.memory
+    told = _kept(rule.wait, memory.state, queue, time - state.now)
+    return state._replace(now=time, memory=memory._replace(state=told))
+
+
+def _kept(method: Any, state: Any, *given: Any) -> Any:
+    """The state after this method of a rule, in the shapes and types that it had."""
+    after = method(state, *given)
+    if jax.tree.structure(after) == jax.tree.structure(state):
+        # A rule may compute in a wider type than that of the path.
+        after = jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), state, after)
+    shown, wanted = (jax.tree.map(jnp.shape, value) for value in (after, state))
+    if shown != wanted:
+        raise ValueError(
+            f"`routing` must keep the shapes of its state in `{method.__name__}`, which were "
+            f"{wanted}, got {shown}."
+        )
+    return after
