@@ -1,29 +1,25 @@
-"""Slow paths of two servers whose dispatcher has a memory, in plain Python, job by job.
+"""Two servers whose dispatcher has a memory, in plain Python, job by job.
 
 Nothing here imports jaxlb. A dispatcher is told what happens: `moved(time, queue)` after each
 change of the queues, `sent(time, server, job, share)`, `arrived(time, server, job)`; and it is
 asked for `share(time, queue)`, that of the first server. Queues are divided by the scale.
 """
 
-import heapq
-import itertools
 import math
 
 import numpy as np
 
-ARRIVAL, START, END, RECORD = range(4)
+RECORD, ARRIVAL, START, END = range(4)
 
 
 class Late:
     """Sees the queues `lag` ago."""
 
     def __init__(self, sensitivity, lag):
-        self.sensitivity, self.lag, self.seen, self.coming = sensitivity, lag, None, []
+        self.sensitivity, self.lag, self.seen, self.coming = sensitivity, lag, (0.0, 0.0), []
 
     def moved(self, time, queue):
         self.coming.append((time + self.lag, queue))
-        if self.seen is None:
-            self.seen = queue
 
     def share(self, time, queue):
         while self.coming and self.coming[0][0] <= time:
@@ -57,6 +53,29 @@ class Aged:
 
     def arrived(self, time, server, job):
         del self.jobs[job]
+
+
+class Averaging:
+    """Sees each queue's average, with weights that fade at `rate`."""
+
+    def __init__(self, sensitivity, rate):
+        self.sensitivity, self.rate, self.time = sensitivity, rate, 0.0
+        self.average = self.queue = np.zeros(2)
+
+    def moved(self, time, queue):
+        fade = math.exp(-self.rate * (time - self.time))
+        self.average = fade * self.average + (1 - fade) * self.queue
+        self.time, self.queue = time, np.array(queue)
+
+    def share(self, time, queue):
+        self.moved(time, queue)
+        return first_share(self.sensitivity, self.average)
+
+    def sent(self, time, server, job, share):
+        pass
+
+    def arrived(self, time, server, job):
+        pass
 
 
 class Filter:
@@ -96,40 +115,29 @@ def first_share(sensitivity, load):
     return 1 / (1 + math.exp(sensitivity * (load[0] - load[1])))
 
 
-def path(rng, dispatcher, times, scale, arrival_rate, delay, queue):
-    """Counts in transit and in service, shape (times, servers, 2); the service rate is one.
+def path(dispatcher, times, scale, arrival, start, end, chance):
+    """Counts in transit and in service, shape (times, servers, 2), from none at time zero.
 
-    `delay(rng)`: one delay, s. `queue`: jobs in service at time zero, with none in transit.
+    Job k is drawn its server by `chance[k]` at `arrival[k]`; its service begins and ends at
+    `start[k]` and `end[k]`.
     """
-    transit, queue, found = [0, 0], list(queue), []
-    number = itertools.count()
-    events = [(rng.exponential(), next(number), END, s) for s in (0, 1) for _ in range(queue[s])]
-    events += [(time, next(number), RECORD, 0) for time in times]
-    events.append((rng.exponential(1 / (2 * scale * arrival_rate)), next(number), ARRIVAL, 0))
-    heapq.heapify(events)
-    dispatcher.moved(0.0, (queue[0] / scale, queue[1] / scale))
-    while len(found) < len(times):
-        time, job, kind, server = heapq.heappop(events)
-        seen = queue[0] / scale, queue[1] / scale
+    kinds = {RECORD: times, ARRIVAL: arrival, START: start, END: end}
+    events = sorted(
+        (time, kind, k) for kind, list_ in kinds.items() for k, time in enumerate(list_)
+    )
+    transit, queue, server, found = [0, 0], [0, 0], {}, []
+    for time, kind, k in events:
         if kind == RECORD:
             found.append([[transit[s], queue[s]] for s in (0, 1)])
-            continue
-        if kind == ARRIVAL:
-            share = dispatcher.share(time, seen)
-            server = int(rng.uniform() >= share)
-            transit[server] += 1
-            job = next(number)
-            dispatcher.sent(time, server, job, share)
-            heapq.heappush(events, (time + delay(rng), job, START, server))
-            after = time + rng.exponential(1 / (2 * scale * arrival_rate))
-            heapq.heappush(events, (after, next(number), ARRIVAL, 0))
-            continue
-        if kind == START:
-            transit[server] -= 1
-            queue[server] += 1
-            dispatcher.arrived(time, server, job)
-            heapq.heappush(events, (time + rng.exponential(), next(number), END, server))
+        elif kind == ARRIVAL:
+            share = dispatcher.share(time, (queue[0] / scale, queue[1] / scale))
+            server[k] = int(chance[k] >= share)
+            transit[server[k]] += 1
+            dispatcher.sent(time, server[k], k, share)
         else:
-            queue[server] -= 1
-        dispatcher.moved(time, (queue[0] / scale, queue[1] / scale))
+            if kind == START:
+                transit[server[k]] -= 1
+                dispatcher.arrived(time, server[k], k)
+            queue[server[k]] += 1 if kind == START else -1
+            dispatcher.moved(time, (queue[0] / scale, queue[1] / scale))
     return found
