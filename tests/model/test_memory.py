@@ -165,7 +165,8 @@ def test_without_phases_a_memory_is_refused_too(rule):
 
 def filtered(**changes):
     good: dict[str, Any] = {"sensitivity": 0.7, "weights": [1.0, 1.0], "gains": [-0.5, -0.5]}
-    return lb.FilteredLogit(**(good | {"delay": lb.Erlang(1.0, 2)} | changes))
+    good["delay"] = lb.Erlang(1.0, 2)
+    return lb.FilteredLogit(**(good | changes))
 
 
 @pytest.mark.parametrize(
