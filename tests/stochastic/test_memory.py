@@ -99,6 +99,16 @@ def test_rule_that_forgets_has_the_paths_of_the_paper_s_rule(rule, without_memor
     np.testing.assert_array_equal(simulate(rule), without_memory)
 
 
+def test_without_a_delay_no_job_is_in_transit_when_the_next_is_sent():
+    """The last job of a block begins service when the block ends, in each of 17 blocks."""
+    sizes = marks.Sizes(16, 64, 2)
+    wanted, found = (
+        paths(lb.System(4.0, 1.0, lb.NoDelay(), rule), 8, [8.0, 16.0], 2.0, [[0], [2]], 20, sizes)
+        for rule in (lb.Logit(2.0), aged(0.8))
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_estimate_by_a_log_sums_to_what_is_in_transit():
     """Counting all of the estimate is then counting every job, by its age: the same paths."""
     np.testing.assert_array_equal(simulate(filtered(0.8)), simulate(aged(0.8)))
