@@ -33,13 +33,14 @@ QUEUE = jnp.array([1.0, 0.5, 2.0])
 
 
 def told(rule, story=STORY):
-    """The state after a story about three servers."""
+    """The states during a story about three servers, before each of its events and at the end."""
     state = rule.start(3, 8, UNIT)
     for number, (duration, what, server) in enumerate(story):
         state = rule.wait(state, QUEUE, jnp.array(duration))
+        yield state
         given = jnp.array(server), jnp.array(number)
         state = rule.sent(state, *given, SHARES) if what == "sent" else rule.arrived(state, *given)
-    return state
+    yield state
 
 
 @pytest.mark.parametrize("log", [True, False])
@@ -49,19 +50,19 @@ def test_estimate_is_that_of_the_filter_by_matrix_exponentials(name, log):
     phases = len(initial)
     gains, weights = -np.linspace(0.2, 0.4, phases), np.linspace(1.5, -0.5, phases)
     rule = lb.FilteredLogit(0.7, weights, gains, delay, log=log)
-    state = told(rule)
+    states = told(rule)
     leave, jobs = -generator.sum(axis=1), np.zeros((3, phases))
     for duration, what, server in STORY:
         jobs = jobs @ expm(duration * (generator - np.outer(leave, gains)))
+        # Hundreds of steps of a rounding each, of jobs below one.
+        np.testing.assert_allclose(next(states).in_transit, jobs, atol=1e-14)
         if what == "arrived":
             jobs[server] += 0.25 * gains
         else:
             known = np.eye(3)[server] if log else np.asarray(SHARES)
             jobs += 0.25 * np.outer(known, initial)
-    # Thousands of steps of a rounding each in the longest wait, of jobs below one.
-    np.testing.assert_allclose(state.in_transit, jobs, atol=1e-14)
     share = closed_forms.logit(0.7, QUEUE + jobs @ weights)
-    np.testing.assert_allclose(rule.shares(state, QUEUE), share, rtol=1e-13)
+    np.testing.assert_allclose(rule.shares(next(states), QUEUE), share, rtol=1e-13)
 
 
 @pytest.mark.parametrize("phases", [4, 50])
@@ -69,7 +70,8 @@ def test_estimate_of_a_dispatcher_with_a_log_sums_to_what_is_in_transit(phases):
     """With gains that sum to -1, whatever the delay is taken for; with sums and with products."""
     gains = -np.random.default_rng(1).dirichlet(np.ones(phases))
     rule = lb.FilteredLogit(0.7, np.ones(phases), gains, lb.Erlang(2.0, phases))
-    total = told(rule).in_transit.sum(axis=1)
+    *_, state = told(rule)
+    total = state.in_transit.sum(axis=1)
     # 2 to server 0 and 2 back, 1 to server 1 and back, 1 to server 2; rounding as above.
     np.testing.assert_allclose(total, [0.0, 0.0, 0.25], atol=1e-13)
 
@@ -90,8 +92,8 @@ def test_single_precision_keeps_what_is_in_transit_to_its_rounding():
 
     total = waited(state).in_transit.sum(axis=1)
     assert total.dtype == jnp.float32
-    # Ten thousand roundings of 3e-8 of a job, were they all of one sign: 7e-5.
-    np.testing.assert_allclose(total, [0.0, 0.25, 0.0], atol=7e-5)
+    # Rates are rounded: by 1e-7 of 0.25 jobs per second, for 10 s. Sums alone would lose 1.3e-6.
+    np.testing.assert_allclose(total, [0.0, 0.25, 0.0], atol=4e-7)
 
 
 class Fading(eqx.Module):
@@ -103,7 +105,7 @@ class Fading(eqx.Module):
 
 def test_each_job_in_transit_counts_by_its_age():
     rule = lb.AgeLogit(0.7, Fading(jnp.array(0.4)))
-    # Jobs 0 and 3 arrive; 1, 2 and 4 are on their way since 2.6, 0.5 and 0 s.
+    # Jobs 0 and 3 arrive; 1, 2 and 4 are on their way since 3.2, 1.1 and 0.6 s.
     state = rule.start(3, 8, UNIT)
     for number, duration, server in ((0, 0.3, 2), (1, 0.2, 0), (2, 2.1, 0), (3, 0.1, 1)):
         state = rule.wait(state, QUEUE, jnp.array(duration))
@@ -112,7 +114,9 @@ def test_each_job_in_transit_counts_by_its_age():
         state = rule.wait(state, QUEUE, jnp.array(duration))
         state = rule.arrived(state, jnp.array(server), jnp.array(number))
     state = rule.sent(state, jnp.array(1), jnp.array(4), SHARES)
-    counted = np.array([np.exp(-0.4 * 2.6) + np.exp(-0.4 * 0.5), 1.0, 0.0])
+    state = rule.wait(state, QUEUE, jnp.array(0.6))
+    ages = np.array([3.2, 1.1, 0.6])
+    counted = np.array([np.exp(-0.4 * ages[:2]).sum(), np.exp(-0.4 * ages[2]), 0.0])
     share = closed_forms.logit(0.7, QUEUE + 0.25 * counted)
     # A few roundings.
     np.testing.assert_allclose(rule.shares(state, QUEUE), share, rtol=1e-14)

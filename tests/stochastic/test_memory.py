@@ -51,7 +51,7 @@ class Averaging(lb.AbstractMemory):
         return jnp.zeros(servers, unit.dtype)
 
     def wait(self, state, queue, duration):
-        fade = jnp.exp(-self.rate * duration)
+        fade = jnp.where(duration >= 0, jnp.exp(-self.rate * duration), jnp.nan)
         return fade * state + (1 - fade) * queue
 
     def shares(self, state, queue):
