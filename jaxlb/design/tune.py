@@ -21,7 +21,7 @@ METHODS = "auto", "closed", "scan", "lbfgs", "adam", "slsqp", "kinks", "smoothed
 DECAY = of.decay_rate, of.worst_decay_rate
 # Halvings of the sensitivity of a start that has no value.
 HALVINGS = 40
-ROUNDING = 1e-14
+ROUNDING = 1e-12
 
 
 def tune(
