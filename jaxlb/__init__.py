@@ -15,9 +15,13 @@ from importlib.metadata import version
 from . import design, fluid, model, stability, stochastic
 from .model import (
     AbstractDelay,
+    AbstractMemory,
     AbstractRouting,
+    AgeLogit,
     Deterministic,
     Erlang,
+    FilteredLogit,
+    LateLogit,
     Logit,
     MixedErlang,
     NoDelay,
@@ -35,9 +39,13 @@ __version__ = version("jaxlb")
 
 __all__ = [
     "AbstractDelay",
+    "AbstractMemory",
     "AbstractRouting",
+    "AgeLogit",
     "Deterministic",
     "Erlang",
+    "FilteredLogit",
+    "LateLogit",
     "Logit",
     "MixedErlang",
     "NoDelay",

@@ -14,6 +14,7 @@ from .delays import (
 from .equilibrium import equilibrium
 from .fit import from_mean_cv
 from .information import moving_average, velocity_information
+from .memory import AbstractMemory, AgeLogit, FilteredLogit, LateLogit
 from .quantile import QuantileDelay
 from .routing import AbstractLogit, AbstractRouting, Logit, WeightedLogit
 from .system import System
@@ -21,10 +22,14 @@ from .system import System
 __all__ = [
     "AbstractDelay",
     "AbstractLogit",
+    "AbstractMemory",
     "AbstractPhaseDelay",
     "AbstractRouting",
+    "AgeLogit",
     "Deterministic",
     "Erlang",
+    "FilteredLogit",
+    "LateLogit",
     "Logit",
     "MixedErlang",
     "NoDelay",

@@ -85,16 +85,20 @@ def shares(
         # Any other rule looks at one replica.
         for _ in seen.shape[2:]:
             rule = jax.vmap(rule, -1, -1)
-    found = rule(seen[:, -1], seen[:, :-1])
+    return as_shares(rule(seen[:, -1], seen[:, :-1]), seen[:, -1])
+
+
+def as_shares(found: Any, queue: Float[Array, "servers *replicas"]) -> Any:
+    """What a rule has returned, one number for each queue; else `ValueError`."""
     try:
         # A rule may compute in a wider type than the state it is shown.
-        share = jnp.asarray(found, seen.dtype)
+        share = jnp.asarray(found, queue.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`routing` must return an array of shares, got {found!r}.") from error
-    if share.shape != seen[:, -1].shape:
-        shape = share.shape[: share.ndim - (seen.ndim - 2)]
+    if share.shape != queue.shape:
+        shape = share.shape[: share.ndim - (queue.ndim - 1)]
         raise ValueError(
-            f"`routing` must return shares of shape ({system.num_servers},), got shape {shape}."
+            f"`routing` must return shares of shape ({len(queue)},), got shape {shape}."
         )
     return share
 

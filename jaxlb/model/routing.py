@@ -39,6 +39,15 @@ class AbstractRouting(eqx.Module):
         """
 
 
+def logit_shares(
+    sensitivity: Float[Array, ""], load: Float[Array, "servers ..."]
+) -> Float[Array, "servers ..."]:
+    """Shares proportional to exp(-sensitivity * load), equation (1), along the first axis."""
+    # Subtracting before scaling is exact for close loads; after it, theta * eps * load is lost.
+    excess = load - jax.lax.stop_gradient(jnp.min(load, axis=0))
+    return jax.nn.softmax(-sensitivity * excess, axis=0)
+
+
 class AbstractLogit(AbstractRouting):
     """Shares proportional to exp(-sensitivity * load), equation (1), for a linear load.
 
@@ -61,10 +70,7 @@ class AbstractLogit(AbstractRouting):
     def __call__(
         self, queue: Float[Array, "servers ..."], in_transit: Float[Array, "servers phases ..."]
     ) -> Float[Array, "servers ..."]:
-        load = self.load(queue, in_transit)
-        # Subtracting before scaling is exact for close loads; after it, theta * eps * load is lost.
-        excess = load - jax.lax.stop_gradient(jnp.min(load, axis=0))
-        return jax.nn.softmax(-self.sensitivity * excess, axis=0)
+        return logit_shares(self.sensitivity, self.load(queue, in_transit))
 
 
 class Logit(AbstractLogit):

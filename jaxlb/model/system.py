@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .delays import AbstractDelay, AbstractPhaseDelay
+from .memory import AbstractPast
 from .routing import AbstractRouting, Logit, QueueRule, WeightedLogit, as_routing
 
 
@@ -26,7 +27,9 @@ class System(eqx.Module):
     - `service_rate`: mu, completions per job, 1/s, > 0: a scalar, or one for each server.
     - `delay`: law of the action delay: `NoDelay`, `Erlang`, `MixedErlang`, `PhaseType`,
       `Deterministic`, `QuantileDelay`, `TransformDelay`.
-    - `routing`: `Logit`, `WeightedLogit`, or a rule of your own (see `jaxlb.model.routing`).
+    - `routing`: `Logit`, `WeightedLogit`, or a rule of your own (see `jaxlb.model.routing`); on
+      exact paths also `FilteredLogit`, `AgeLogit`, `LateLogit`, or a rule with a memory of your own
+      (see `jaxlb.model.memory`).
     - `num_servers`: integer >= 1, static.
 
     It is a pytree. To batch, build it under `jax.vmap`, or give batched leaves to a mapped
@@ -131,6 +134,11 @@ class System(eqx.Module):
     def looks_at_queues_alone(self) -> bool:
         """Whether the rule is known not to look at jobs in transit."""
         return isinstance(self.routing, Logit | QueueRule)
+
+    @property
+    def looks_at_the_past(self) -> bool:
+        """Whether the rule goes by more than the present state, so that only exact paths follow."""
+        return isinstance(self.routing, AbstractPast)
 
     def phase_delay(self, wanted_by: str) -> AbstractPhaseDelay:
         """The delay, if it has phases; else `ValueError` naming what wanted them."""

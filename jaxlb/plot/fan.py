@@ -69,6 +69,8 @@ def fan(
 
 
 def _has_fluid_limit(system: System) -> bool:
+    if system.looks_at_the_past:
+        return False
     if isinstance(system.delay, Deterministic):
         return system.looks_at_queues_alone
     return isinstance(system.delay, AbstractPhaseDelay)

@@ -6,7 +6,8 @@ all times of a block of arrivals are drawn first, without regard to the rule, an
 arrivals: the job that starts between two arrivals is seen by the second. Then job after job is
 marked with its server. A job's mark depends on those before it alone, so the marks of a few
 arrivals are the one fixed point of the map from marks to queues to marks: it is found by
-repetition, most often of once or twice, for all of them at a time.
+repetition, most often of once or twice, for all of them at a time. A rule with a memory marks them
+one by one (`jaxlb.stochastic.memory`).
 
 Jobs that stay longer than their block are kept in a table. Time is counted from the beginning of
 the block, and records are counted from the next one on, so that single precision loses nothing in a
@@ -27,8 +28,9 @@ from .. import _checks
 from .._logarithms import log
 from ..model import dynamics
 from ..model.delays import AbstractPhaseDelay
+from ..model.memory import AbstractMemory, LateLogit
 from ..model.system import System
-from . import philox
+from . import memory, philox
 from .delay_times import delay_times, require_times, times_left
 
 # What a job's random numbers are for. A delay may take those that follow, by attempts.
@@ -41,14 +43,17 @@ DEVICE_PATHS = 256
 
 
 class Sizes(NamedTuple):
-    """Lengths of arrays, powers of two: arrivals of a block, and jobs that may outlast one."""
+    """Lengths of arrays, powers of two: arrivals of a block, jobs that may outlast one, and those
+    in transit at a time, of which only a rule with a memory keeps a list."""
 
     block: int
     table: int
+    places: int = 0
 
 
 class Jobs(NamedTuple):
-    """When service of each job begins and ends, s from the beginning of the block, and where.
+    """When service of each job begins and ends, s from the beginning of the block, and where; and
+    its place in a rule's memory, if there is one.
 
     In an empty place both are infinite.
     """
@@ -56,6 +61,7 @@ class Jobs(NamedTuple):
     start: Float[Array, " jobs"]
     end: Float[Array, " jobs"]
     server: Int[Array, " jobs"]
+    place: Any = None
 
 
 class State(NamedTuple):
@@ -63,7 +69,8 @@ class State(NamedTuple):
 
     - `block`: its number.
     - `record`: the number of the next record, `left` s from the beginning of the block.
-    - `table`: jobs that are in the system then.
+    - `table`: jobs that are in the system then, or are seen there.
+    - `memory`: what a rule with a memory remembers, else `None`.
     - `changes`: what each record has more than the one before, in transit and in service.
     - `good`: records before the first failure; all, as long as there is none.
     """
@@ -72,6 +79,7 @@ class State(NamedTuple):
     record: Int[Array, ""]
     left: Float[Array, ""]
     table: Jobs
+    memory: Any
     changes: Int[Array, "records servers 2"]
     good: Int[Array, ""]
 
@@ -86,10 +94,16 @@ def sizes(system: System, times: Any, scale: Any, start: Any) -> Sizes:
         _checks.concrete(name, value)
     rate = float(scale * system.num_servers * system.arrival_rate)
     arrivals = _most(rate * float(times[-1]))
-    stay = float(system.delay.mean + 1 / jnp.min(system.service_rates))
+    way = float(system.delay.mean)
+    rule = system.routing
+    late = float(rule.lag) if isinstance(rule, LateLogit) else 0.0
+    stay = way + float(1 / jnp.min(system.service_rates)) + late
     table = _power_of_two(int(np.sum(start)) + min(arrivals, _most(rate * stay)))
     block = min(_power_of_two(arrivals), max(2 * table, 16 * TOGETHER))
-    return Sizes(block, table)
+    if not isinstance(rule, AbstractMemory):
+        return Sizes(block, table)
+    waiting = int(np.sum(np.asarray(start)[:, :-1]))
+    return Sizes(block, table, _power_of_two(waiting + min(arrivals, _most(rate * way))))
 
 
 def _most(mean: float) -> float:
@@ -143,6 +157,8 @@ def _paths(
     rates = jnp.stack([inflow, system.common_service_rate])
     in_order = jnp.all(jnp.diff(times, prepend=0) >= 0) & jnp.isfinite(times[-1])
     fits = jnp.sum(start) <= sizes.table
+    if isinstance(system.routing, AbstractMemory):
+        fits = fits & (jnp.sum(start[:, :-1]) <= sizes.places)
     possible = possible & system.valid & in_order & fits & jnp.all(_checks.is_positive(rates))
     one = partial(_path, system, key, times, scale, start, possible, sizes)
     return jax.lax.map(one, replicas, batch_size=together if together > 1 else None)
@@ -154,12 +170,18 @@ def _path(system: System, key, times, scale, start, possible, sizes: Sizes, repl
     begun = jnp.stack([start[:, :-1].sum(axis=1), start[:, -1]], axis=1)
     table = _present(system, stream, jnp.where(possible, start, 0), sizes.table, times.dtype)
     changes = jnp.zeros((len(times), system.num_servers, 2), jnp.int32)
+    changes = _recorded(changes, times, jnp.where(table.end < jnp.inf, 0.0, jnp.inf), table)
+    table, remembered = _seen(system, table), None
+    if isinstance(system.routing, AbstractMemory):
+        remembered, place = memory.begin(system, scale, sizes.places, table.start, table.server)
+        table = table._replace(place=place)
     state = State(
         block=jnp.uint32(0),
         record=jnp.int32(0),
         left=times[0],
         table=table,
-        changes=_recorded(changes, times, jnp.where(table.end < jnp.inf, 0.0, jnp.inf), table),
+        memory=remembered,
+        changes=changes,
         good=jnp.where(possible, len(times), 0).astype(jnp.int32),
     )
     state = jax.lax.while_loop(
@@ -208,10 +230,16 @@ def _block(
     end = start - log(services) / system.common_service_rate.astype(times.dtype)
     new = Jobs(start, end, jnp.zeros(sizes.block, jnp.int32))
     wanted = _ranks(arrival, operator.le, until[-1])
-    server, good = _marked(system, scale, arrival, chances, state.table, new, wanted)
-    new = new._replace(server=server)
+    given = system, scale, arrival, chances, state.table
+    remembered = state.memory
+    if remembered is None:
+        server, good = _marked(*given, _seen(system, new), wanted)
+        new = new._replace(server=server)
+    else:
+        new = new._replace(place=new.server)
+        new, good, remembered = memory.marked(*given, new, wanted, remembered)
     good = good & (delay >= 0)
-    table, fits = _left_over(state.table, new, arrival[-1], sizes.table)
+    table, fits = _left_over(state.table, _seen(system, new), arrival[-1], sizes.table)
     # The time of the first failure; those after the last record do not count.
     failure = jnp.min(jnp.where(good, jnp.inf, arrival))
     failure = jnp.minimum(failure, jnp.where(fits, jnp.inf, arrival[-1]))
@@ -223,15 +251,28 @@ def _block(
         record=record,
         left=until[jnp.minimum(record, len(times) - 1)] - arrival[-1],
         table=table,
+        memory=remembered,
         changes=_recorded(state.changes, until, arrival, new),
         good=jnp.where(failed, before, state.good),
     )
+
+
+def _seen(system: System, jobs: Jobs) -> Jobs:
+    """Jobs as the dispatcher sees them; those in service at time zero were there before."""
+    rule = system.routing
+    if not isinstance(rule, LateLogit):
+        return jobs
+    lag = rule.lag.astype(jobs.start.dtype)
+    start = jnp.where(jobs.start > 0, jobs.start + lag, jobs.start)
+    return jobs._replace(start=start, end=jobs.end + lag)
 
 
 def _marked(system: System, scale, arrival, chances, table: Jobs, new: Jobs, wanted):
     """The server of each of the first `wanted` new jobs, and whether the shares were right."""
     block, servers = len(arrival), system.num_servers
     together = min(TOGETHER, block)
+    if isinstance(system.routing, LateLogit):
+        system = eqx.tree_at(lambda system: system.routing, system, system.routing.rule)
     # Row k: what arrival k finds more than the one before; the last is found by none.
     rows = partial(_ranks, arrival, operator.le)
     changes = jnp.zeros((servers, block + 1), jnp.int32)
@@ -281,7 +322,7 @@ def _marked(system: System, scale, arrival, chances, table: Jobs, new: Jobs, wan
 
 def _left_over(table: Jobs, new: Jobs, length, places: int) -> tuple[Jobs, Bool[Array, ""]]:
     """The table at the end of a block of this length, s, and whether it was long enough."""
-    jobs = Jobs(*(jnp.concatenate(pair) for pair in zip(table, new, strict=True)))
+    jobs = jax.tree.map(lambda *pair: jnp.concatenate(pair), table, new)
     stays = (jobs.end > length) & (jobs.end < jnp.inf)
     count = _running_sum(stays.astype(jnp.int32))
     place = jnp.where(stays, count - 1, places)
@@ -289,10 +330,9 @@ def _left_over(table: Jobs, new: Jobs, length, places: int) -> tuple[Jobs, Bool[
     def kept(values, empty):
         return jnp.full(places, empty, values.dtype).at[place].set(values, mode="drop")
 
-    table = Jobs(
-        kept(jobs.start - length, jnp.inf), kept(jobs.end - length, jnp.inf), kept(jobs.server, 0)
-    )
-    return table, count[-1] <= places
+    start, end = (kept(time - length, jnp.inf) for time in (jobs.start, jobs.end))
+    rest = jax.tree.map(lambda values: kept(values, 0), jobs._replace(start=None, end=None))
+    return rest._replace(start=start, end=end), count[-1] <= places
 
 
 def _recorded(changes, until, born, jobs: Jobs):

@@ -73,7 +73,7 @@ def simulate(
       - "direct": Gillespie's direct method, event by event; any rule, unequal servers.
       - "marks": the times of all jobs first, then their servers (`jaxlb.stochastic.marks`): any
         delay that can be drawn and any number of phases, for alike servers and a rule that looks
-        at the queues alone.
+        at the queues alone, or one with a memory (`jaxlb.model.memory`), which only this follows.
 
       By steps:
       - "leap": the trapezoidal exact leap, in the faster of its forms: jobs that are present move
@@ -115,8 +115,8 @@ def simulate(
     those of a mean up to 12 to 1e-13 (`tests/stochastic/test_samplers.py`).
 
     **Cost:** see `experiments/benchmarks/stochastic.py`. An event of the direct method costs
-    O(servers * phases), a job of the marks O(1), a leap O(servers * phases^2), or O(servers * delay
-    / step) with a ring, whatever the number of events.
+    O(servers * phases), a job of the marks O(1) and what a memory costs, a leap
+    O(servers * phases^2), or O(servers * delay / step) with a ring, whatever the number of events.
 
     **Source:** Gillespie (1977), J. Phys. Chem. 81(25), 2340-2361.
     """
@@ -162,6 +162,13 @@ def chosen(system: System, method: str, known: bool = True) -> str:
     """The method by its own name; marks need numbers that are `known`, not traced."""
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+    if system.looks_at_the_past:
+        if method not in ("exact", "marks"):
+            raise ValueError(
+                f'`routing` must look at the present alone for method "{method}", got '
+                f"{type(system.routing).__name__}."
+            )
+        return "marks"
     in_phases = isinstance(system.delay, AbstractPhaseDelay)
     asked = method
     if method in FORMS:
