@@ -1,5 +1,6 @@
 """Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
 
+from .age import by_age
 from .criteria import Criteria, Criterion, criteria
 from .criterion import (
     SettlingTime,
@@ -13,25 +14,38 @@ from .criterion import (
     worst_decay_rate,
 )
 from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
+from .kalman import kalman
 from .lqr import lqr, relay_effort
+from .observations import Observation, Observations, observations
+from .observed_noise import ObservedNoise, observed_noise
 from .placement import place
+from .settling_bound import SettlingBound, settling_bound
 from .weights import predictor, uniform
 
 __all__ = [
     "Criteria",
     "Criterion",
+    "Observation",
+    "Observations",
+    "ObservedNoise",
+    "SettlingBound",
     "SettlingTime",
     "UnstableSensitivities",
+    "by_age",
     "control_effort",
     "criteria",
     "decay_rate",
     "integrated_squared_error",
+    "kalman",
     "linear_noise_variance",
     "lqr",
+    "observations",
+    "observed_noise",
     "place",
     "predictor",
     "pseudospectral_decay_rate",
     "relay_effort",
+    "settling_bound",
     "settling_time",
     "stable_for_every_sensitivity",
     "stationary_variance",
