@@ -16,6 +16,7 @@ LAYERS = [
     {"model.delays"},
     {"model.fit", "model.information", "model.quantile"},
     {"model.routing"},
+    {"model.memory"},
     {"model.system"},
     {"model.dynamics"},
     {"model.equilibrium"},

@@ -86,9 +86,11 @@ class AbstractMemory(AbstractPast):
 
 
 class Estimate(NamedTuple):
-    """Of jobs in transit in each phase, per unit of scale; and what one job counts."""
+    """Of jobs in transit in each phase, per unit of scale; what rounding has added to them; and
+    what one job counts."""
 
     in_transit: Float[Array, "servers phases"]
+    lost: Float[Array, "servers phases"]
     unit: Float[Array, ""]
 
 
@@ -100,8 +102,10 @@ class FilteredLogit(AbstractMemory):
 
         dm/dt = m generator - (m . exit_rates) gains,
 
-    and m jumps by `initial` when a job is sent and by `gains` when one arrives. Gains that sum to
-    -1 keep the sum of m at the number in transit; optimal ones make it the Kalman-Bucy filter.
+    and m jumps by `initial` when a job is sent and by `gains` when one arrives, both over the
+    scale. Gains that sum to -1 keep the sum of m at the number in transit, those of the Riccati
+    equation make it the Kalman-Bucy filter, and zero leaves a model that runs beside the system.
+    With a sum below -1 estimates may grow without bound.
 
     **Arguments:**
 
@@ -110,11 +114,15 @@ class FilteredLogit(AbstractMemory):
     - `gains`: what an arrival says of the jobs in each phase, in jobs, shape (phases,).
     - `delay`: what the dispatcher takes the delay for, with phases; that of the system, or not.
     - `log`: whether it knows where it has sent each job. If not, it counts a job as sent to every
-      server in part, by the shares that it was drawn with. Static.
+      server in part, by the shares that the server was drawn with. Static.
 
     **Raises:** `ValueError` on a bad value.
 
-    **Accuracy:** of the filter, rounding; in float32 what there is in transit is lost at ...
+    **Accuracy:** rounding. After 10^7 events with 1500 jobs in transit to each server the sum of m
+    is off by 1e-7 jobs in float64 and by 0.04 in float32.
+
+    **Cost:** O(servers * phases^2) an event. Two servers at lambda 15 and scale 100 take on one
+    core 1 us a job with 2 phases, 2 us with 10, 17 us with 50.
 
     **Source:** Kalman and Bucy (1961), Journal of Basic Engineering 83(1), 95-108.
     """
@@ -148,7 +156,8 @@ class FilteredLogit(AbstractMemory):
         return good & jnp.all(jnp.isfinite(numbers))
 
     def start(self, servers: int, places: int, unit: Float[Array, ""]) -> Estimate:
-        return Estimate(jnp.zeros((servers, len(self.gains)), unit.dtype), unit)
+        nobody = jnp.zeros((servers, len(self.gains)), unit.dtype)
+        return Estimate(nobody, nobody, unit)
 
     def wait(
         self, state: Estimate, queue: Float[Array, " servers"], duration: Float[Array, ""]
@@ -160,14 +169,13 @@ class FilteredLogit(AbstractMemory):
         steps = jnp.maximum(jnp.ceil(duration * largest / LONGEST), 1)
         step = duration / steps
 
-        def series(_, jobs):
-            after = jobs
-            for k in range(TERMS, 0, -1):
+        def series(_, state):
+            jobs = after = state.in_transit
+            for k in range(TERMS, 1, -1):
                 after = jobs + step / k * _product(after, drift)
-            return after
+            return _more(state, step * _product(after, drift))
 
-        jobs = jax.lax.fori_loop(0, steps.astype(jnp.int32), series, state.in_transit)
-        return state._replace(in_transit=jobs)
+        return jax.lax.fori_loop(0, steps.astype(jnp.int32), series, state)
 
     def shares(self, state: Estimate, queue: Float[Array, " servers"]) -> Float[Array, " servers"]:
         return logit_shares(self.sensitivity, queue + state.in_transit @ self.weights)
@@ -180,16 +188,19 @@ class FilteredLogit(AbstractMemory):
         shares: Float[Array, " servers"],
     ) -> Estimate:
         law: Any = self.delay
-        one = (state.unit * law.initial).astype(state.unit.dtype)
-        if self.log:
-            jobs = state.in_transit.at[server].add(one)
-        else:
-            jobs = state.in_transit + shares[:, None] * one
-        return state._replace(in_transit=jobs)
+        parts = jnp.arange(len(shares)) == server if self.log else shares
+        return _more(state, parts[:, None] * (state.unit * law.initial))
 
     def arrived(self, state: Estimate, server: Int[Array, ""], place: Int[Array, ""]) -> Estimate:
-        one = (state.unit * self.gains).astype(state.unit.dtype)
-        return state._replace(in_transit=state.in_transit.at[server].add(one))
+        there = jnp.arange(len(state.in_transit)) == server
+        return _more(state, there[:, None] * (state.unit * self.gains))
+
+
+def _more(state: Estimate, jobs: Float[Array, "servers phases"]) -> Estimate:
+    """With so many jobs more, by Kahan's compensated sum: single precision does not drift."""
+    more = jobs.astype(state.lost.dtype) - state.lost
+    total = state.in_transit + more
+    return state._replace(in_transit=total, lost=(total - state.in_transit) - more)
 
 
 def _product(rows, matrix):
@@ -222,7 +233,8 @@ class AgeLogit(AbstractMemory):
 
     **Raises:** `ValueError` on a bad value, or unless `weight` returns one number.
 
-    **Cost:** the weight is computed for every job in transit at each dispatch.
+    **Cost:** the weight is computed for every job in transit at each dispatch: with 3000 of them
+    on one core 6 us a job for a constant weight, 14 us for a quotient of polynomials of degree 9.
     """
 
     sensitivity: Float[Array, ""]
@@ -271,7 +283,7 @@ class AgeLogit(AbstractMemory):
 class LateLogit(AbstractPast):
     """The paper's rule on queues as they were `lag` s ago.
 
-    Before time zero they were as they are then.
+    Until then it sees the queues of time zero.
 
     **Arguments:** `sensitivity`: theta, per job, scalar >= 0. `lag`: s, scalar >= 0.
 
