@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _exponential
 from ..model.delays import AbstractPhaseDelay
 from ..model.memory import AgeLogit
 from ..model.system import System, require_one
@@ -20,7 +19,7 @@ from .kalman import require_weights
 
 # Ages looked at: from `FIRST` over the fastest rate on, so many octaves.
 FIRST, OCTAVES = 2.0**-6, 22
-# Points of the table in each. Of the exponential over a step below `FIRST`: terms.
+# Points of the table in each. Terms of an exponential of size `FIRST`.
 PER_OCTAVE, TERMS = 16, 6
 
 
@@ -44,7 +43,8 @@ def by_age(system: System) -> AgeLogit:
     require_one(system)
     routing = require_weights(system)
     require_phases(system)
-    weight = flagged(is_valid(system), _table, system)
+    with jax.default_matmul_precision("highest"):
+        weight = flagged(is_valid(system), _table, system)
     return AgeLogit(routing.sensitivity, weight)
 
 
@@ -69,7 +69,7 @@ class MeanWeight(eqx.Module):
         cell = jnp.clip(cell, 0, len(self.ages) - 2)
         start, value, slope = self.ages[cell], self.values[cell], self.slopes[cell]
         step, after = self.ages[cell + 1] - start, self.values[cell + 1]
-        part = jnp.clip((age - start) / step, 0.0, 1.0)
+        part = jnp.where(age < self.ages[-1], (age - start) / step, 1.0)
         rise = after - value
         first, last = step * slope - rise, step * self.slopes[cell + 1] - rise
         bend = (1 - part) * first - part * last
@@ -103,11 +103,12 @@ def ages(delay: AbstractPhaseDelay, per_octave: int) -> Ages:
     generator, initial = law.generator, law.initial
     first = FIRST / jnp.max(-jnp.diagonal(generator))
     ratios = 2 ** (jnp.arange(per_octave + 1, dtype=generator.dtype) / per_octave)
-    step = (first * jnp.diff(ratios))[:, None, None] * generator
+    steps = first * jnp.append(1.0, jnp.diff(ratios)).astype(generator.dtype)
+    steps = steps[:, None, None] * generator
     identity = jnp.eye(len(generator), dtype=generator.dtype)
-    moves = identity + 0 * step
+    moves = identity + 0 * steps
     for k in range(TERMS, 0, -1):
-        moves = identity + step / k @ moves
+        moves = identity + steps / k @ moves
 
     def move(state, chances):
         phase, left = state
@@ -123,8 +124,8 @@ def ages(delay: AbstractPhaseDelay, per_octave: int) -> Ages:
         job, found = jax.lax.scan(move, tuple(job), moves)
         return (moves @ moves, *job), found
 
-    start, _ = move((initial, jnp.ones_like(first)), _exponential.of_generator(first * generator))
-    _, (phase, left) = jax.lax.scan(octave, (moves, *start), length=OCTAVES)
+    start, _ = move((initial, jnp.ones_like(first)), moves[0])
+    _, (phase, left) = jax.lax.scan(octave, (moves[1:], *start), length=OCTAVES)
     powers = 2.0 ** jnp.arange(OCTAVES, dtype=generator.dtype)
     later = (first * powers[:, None] * ratios[1:]).ravel()
     return Ages(

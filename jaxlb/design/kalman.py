@@ -60,7 +60,9 @@ def kalman(system: System, log: bool = True) -> FilteredLogit:
     _checks.kind("log", log, bool)
     delay = system.phase_delay("an estimate of jobs in each")
     routing = require_weights(system)
-    gains = flagged(is_valid(system), _gains, system)
+    # By default some devices multiply single precision in fewer bits.
+    with jax.default_matmul_precision("highest"):
+        gains = flagged(is_valid(system), _gains, system)
     gains = gains if log else 0 * gains
     return FilteredLogit(routing.sensitivity, routing.weights, gains, delay, log)
 

@@ -68,20 +68,22 @@ def observed_noise(system: System, scale: Any = 1.0) -> ObservedNoise:
     routing = system.routing
     if isinstance(routing, AbstractLogit):
         return ObservedNoise(linear_noise_variance(system, scale), control_effort(system, scale))
-    valid = is_valid(system) & _checks.is_positive(scale)
     if isinstance(routing, FilteredLogit):
         system.phase_delay("the noise of a filter")
-        found = flagged(valid, _filtered, system)
+        variances = _filtered
     elif isinstance(routing, AgeLogit):
         require_phases(system)
-        found = flagged(valid, of_ages, system)
+        variances = of_ages
     elif isinstance(routing, LateLogit):
-        found = flagged(valid, of_late_view, system)
+        variances = of_late_view
     else:
         raise ValueError(
             "`routing` must be a logit rule, with or without a memory, got "
             f"{type(routing).__name__}."
         )
+    valid = is_valid(system) & _checks.is_positive(scale)
+    with jax.default_matmul_precision("highest"):
+        found = flagged(valid, variances, system)
     return _noise(system, scale, *found)
 
 
