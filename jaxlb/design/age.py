@@ -37,8 +37,11 @@ def by_age(system: System) -> AgeLogit:
 
     **Raises:** `ValueError` on a bad argument. Traced, NaN.
 
-    **Accuracy:** ACCURACY
-    From 2^16 over the fastest rate on, the weight is constant.
+    **Accuracy:** of interpolation, 1e-8 with the weights of `jaxlb.design.lqr` for 2 stages, 1e-7
+    for 10, 5e-7 for 50; with weights that rise and fall every few of 50 stages 2e-5. In float32
+    1e-5. From 2^16 over the fastest rate on, the weight is constant (`tests/design/test_age.py`).
+
+    **Cost:** on one core 0.2 ms up to 10 phases, 4 ms with 50.
     """
     require_one(system)
     routing = require_weights(system)

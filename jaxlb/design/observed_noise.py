@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..model import dynamics
+from ..model import dynamics, imbalance
 from ..model.equilibrium import equilibrium
 from ..model.memory import AgeLogit, FilteredLogit, LateLogit
 from ..model.routing import AbstractLogit
 from ..model.system import System, require_one
 from ..stability.domain import flagged, is_valid
+from ..stochastic.linear_noise import imbalance_covariance
 from ..stochastic.lyapunov import lyapunov
 from .age import require_phases
-from .criterion import control_effort, linear_noise_variance
 from .observed_spectrum import of_ages, of_late_view
 
 # Roundings by which the gains of a filter may miss -1 in sum.
@@ -49,26 +49,31 @@ def observed_noise(system: System, scale: Any = 1.0) -> ObservedNoise:
     """Stationary noise by linear noise, for logit rules with a memory too.
 
     **Arguments:** `system`: two servers or more, alike, and a logit rule, `FilteredLogit`,
-    `AgeLogit` or `LateLogit`; a delay with phases, or any with a transform for `LateLogit`. A
-    filter may take the delay for another than it is. `scale`: eta, > 0.
+    `AgeLogit` or `LateLogit`; a delay with phases, or any with a transform for `LateLogit`, which
+    may have no lag. A filter may take the delay for another than it is. `scale`: eta, > 0.
 
     **Returns:** an `ObservedNoise`; differentiable but in the weight of `AgeLogit`, in the gains of
     a filter with a log as long as they sum to -1. NaN where frequencies do not resolve the loop.
+    For a limit cycle of filters or ages there is no figure: see `jaxlb.stochastic.simulate`.
 
     **Raises:** `ValueError` on a bad argument.
 
-    **Accuracy:** of filters, as `jaxlb.stochastic.lyapunov`; else ACCURACY
-    (`tests/design/test_observed_noise.py`).
+    **Accuracy:** of filters, as `jaxlb.stochastic.lyapunov`. Of smooth weights by age 1e-6, the
+    effort 1e-4; with a jump in the weight 3e-4; in float32 1e-4. Of a late view 1e-8, 1e-7 with a
+    constant delay. All these up to 0.9 of the gain at the Hopf point; 4e-4 at 0.98, 0.01 at 0.99
+    and NaN at 0.999 (`tests/design/test_observed_noise.py`).
 
-    **Cost:** of filters, one Lyapunov equation of size 2 phases + 1; COST
+    **Cost:** of filters, one Lyapunov equation of size 2 phases + 1: on one core 1 ms, 5 ms with 50
+    phases. Of a late view 1 ms; of ages 0.13 s, 0.3 s with 50 phases.
     """
     require_one(system)
     system.require_two_alike()
     scale = _checks.positive("scale", scale)
     routing = system.routing
     if isinstance(routing, AbstractLogit):
-        return ObservedNoise(linear_noise_variance(system, scale), control_effort(system, scale))
-    if isinstance(routing, FilteredLogit):
+        system.phase_delay("the noise of this rule")
+        variances = _seen
+    elif isinstance(routing, FilteredLogit):
         system.phase_delay("the noise of a filter")
         variances = _filtered
     elif isinstance(routing, AgeLogit):
@@ -101,8 +106,18 @@ def _noise(system: System, scale: Array, of_queue: Array, of_load: Array) -> Obs
 
 
 @eqx.filter_jit
+def _seen(system: System) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Variances per unit of scale, of x and of the difference of loads, where all is seen."""
+    covariance, stable = imbalance_covariance(system)
+    unit = eqx.tree_at(lambda s: s.routing.sensitivity, system, 1 / system.arrival_rate)
+    load = imbalance.feedback(unit)
+    found = covariance[0, 0], load @ covariance @ load
+    return jax.tree.map(lambda variance: jnp.where(stable, variance, jnp.inf), found)
+
+
+@eqx.filter_jit
 def _filtered(system: System) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Variances per unit of scale, of x and of the difference of loads.
+    """The same for a filter.
 
     The state is phases, service and estimates, as differences of two servers.
     """

@@ -77,5 +77,5 @@ def test_a_bad_member_of_a_batch_spares_the_others():
 
 def test_without_a_delay_no_job_has_an_age():
     system = lb.System(15.0, 1.0, lb.NoDelay(), lb.WeightedLogit(0.3, jnp.zeros(0)))
-    with pytest.raises(ValueError, match="^`delay` must keep jobs in transit"):
+    with pytest.raises(ValueError, match=r"^`delay` must keep jobs in transit"):
         design.by_age(system)

@@ -1,5 +1,7 @@
 """The filter of a dispatcher that sees no phases."""
 
+from typing import Any, cast
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -146,10 +148,11 @@ def test_a_bad_member_of_a_batch_spares_the_others():
     np.testing.assert_array_equal(batch[::2], good[::2])
 
 
-def test_bad_arguments_are_named(without_type_checks):
-    system = system_of(lb.Erlang(1.0, 2))
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_arguments_are_named():
+    system, number = system_of(lb.Erlang(1.0, 2)), cast(Any, 1)
     for make in (design.kalman, design.by_age, design.observations):
-        with pytest.raises(ValueError, match="^`routing` must be a WeightedLogit.* got Logit"):
+        with pytest.raises(ValueError, match=r"^`routing` must be a WeightedLogit.* got Logit"):
             make(system.with_routing(lb.Logit(1.0)))
-    with pytest.raises(ValueError, match="^`log` must be of type bool"):
-        design.kalman(system, log=1)
+    with pytest.raises(ValueError, match=r"^`log` must be of type bool"):
+        design.kalman(system, log=number)

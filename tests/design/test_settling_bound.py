@@ -1,5 +1,7 @@
 """The least settling time that any dispatcher could have."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -52,7 +54,7 @@ def test_one_stage_settles_by_one_switch():
         at = brentq(lambda t: np.subtract(*np.multiply([2, 1], state(switch, t)[::-1])), switch, 3)
         return state(switch, at)[0]
 
-    switch = brentq(lambda switch: lowest(switch) + level, 0.05, 0.5)
+    switch: Any = brentq(lambda switch: lowest(switch) + level, 0.05, 0.5)
     truth = brentq(lambda t: state(switch, t)[0] - level, 0.05, switch + 0.1)
     delay = lb.Erlang(0.5, 1)
     assert_between(design.settling_bound(of(delay)), truth)
@@ -85,13 +87,13 @@ def test_what_has_settled_needs_no_time():
 
 def test_bad_arguments_are_named():
     system = of(lb.Erlang(1.0, 2))
-    with pytest.raises(ValueError, match="^`num_servers` must be 2 here, got 3"):
+    with pytest.raises(ValueError, match=r"^`num_servers` must be 2 here, got 3"):
         design.settling_bound(lb.System(1.0, 1.0, lb.NoDelay(), lb.Logit(1.0), 3))
-    with pytest.raises(ValueError, match="^`delay` must have phases or be Deterministic here"):
+    with pytest.raises(ValueError, match=r"^`delay` must have phases or be Deterministic here"):
         design.settling_bound(of(lb.QuantileDelay(lambda chance: 1 + chance)))
-    with pytest.raises(ValueError, match="^`initial` must have an imbalance"):
+    with pytest.raises(ValueError, match=r"^`initial` must have an imbalance"):
         design.settling_bound(system, [1.0, 1.0])
-    with pytest.raises(ValueError, match="^`tolerance` must be positive"):
+    with pytest.raises(ValueError, match=r"^`tolerance` must be positive"):
         design.settling_bound(system, tolerance=0.0)
-    with pytest.raises(ValueError, match="must be numbers here, got tracers"):
+    with pytest.raises(ValueError, match=r"must be numbers here, got tracers"):
         jax.jit(lambda level: design.settling_bound(system, tolerance=level).least)(0.05)
