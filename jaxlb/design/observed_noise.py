@@ -54,7 +54,6 @@ def observed_noise(system: System, scale: Any = 1.0) -> ObservedNoise:
 
     **Returns:** an `ObservedNoise`; differentiable but in the weight of `AgeLogit`, in the gains of
     a filter with a log as long as they sum to -1. NaN where frequencies do not resolve the loop.
-    For a limit cycle of filters or ages there is no figure: see `jaxlb.stochastic.simulate`.
 
     **Raises:** `ValueError` on a bad argument.
 
