@@ -1,5 +1,6 @@
 """The least settling time that any dispatcher could have."""
 
+import sys
 from typing import Any
 
 import jax
@@ -56,8 +57,18 @@ def test_one_stage_settles_by_one_switch():
 
     switch: Any = brentq(lambda switch: lowest(switch) + level, 0.05, 0.5)
     truth = brentq(lambda t: state(switch, t)[0] - level, 0.05, switch + 0.1)
-    delay = lb.Erlang(0.5, 1)
-    assert_between(design.settling_bound(of(delay)), truth)
+    assert_between(design.settling_bound(of(lb.Erlang(0.5, 1))), truth)
+
+
+def test_no_inflow_keeps_a_level_below_its_bound():
+    module = sys.modules["jaxlb.design.settling_bound"]
+    responses = module._responses(of(lb.Deterministic(1.0)), np.array([10.0, 0.0]), 1 / 1600, 2600)
+    found, bound = module._levels(*responses, 30.0, 1680, 50)
+    # At 1.05 s, after full force for 0.05 s.
+    truth = (10 * np.exp(-1) + 30) * np.exp(-0.05) - 30
+    # Rounding; and the integral of the part of a step in which its integrand changes sign.
+    assert 0.995 * truth < bound <= truth * (1 + 1e-9)
+    assert truth * (1 - 1e-9) <= found < 1.005 * truth
 
 
 # By an implementation that is not this one: rounded up to the next 50th of the mean delay.
