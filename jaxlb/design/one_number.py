@@ -19,8 +19,8 @@ from .problem import Problem, is_one_of
 POINTS, FINER = 129, 17
 # The grid where a bound is infinite: how far it reaches from the start, in both ways.
 REACH = 1e4
-# Where grids end, and the zero of the slope, relative; and parts of the interval in
-# which that is sought.
+# Where grids end, and the zero of the slope, relative; and how far from the best point that
+# is sought, relative to it.
 NARROW = 1e-10
 SMALL: Any = 1e-14
 WIDER = 1e-5, 1e-3, 1e-1
@@ -55,7 +55,7 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
         best = int(np.argmin(values))
         yield from grid[:, None]
     if is_smooth(problem):
-        at = _flat(problem, about, low, high)
+        at = _flat(problem, about)
         if at is not None:
             yield np.array([at])
 
@@ -65,7 +65,7 @@ def is_smooth(problem: Problem) -> bool:
     return is_one_of(problem.criterion, *SMOOTH)
 
 
-def _flat(problem: Problem, about: float, low: float, high: float) -> float | None:
+def _flat(problem: Problem, about: float) -> float | None:
     """The zero of the slope next to a minimum that values give to half of the digits."""
     from scipy.optimize import brentq
 
@@ -73,7 +73,7 @@ def _flat(problem: Problem, about: float, low: float, high: float) -> float | No
         return problem.value(np.array([at]))[1][0]
 
     for part in WIDER:
-        ends = max(about - part * (high - low), low), min(about + part * (high - low), high)
+        ends = np.clip([about * (1 - part), about * (1 + part)], problem.lower, problem.upper)
         if slope(ends[0]) < 0 < slope(ends[1]):
             at: Any = brentq(slope, *ends, xtol=1e-300, rtol=SMALL)
             return float(at)
