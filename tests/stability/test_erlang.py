@@ -11,6 +11,9 @@ import pytest
 import jaxlb as lb
 
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
 def parameters(rng, size):
     """lambda = 1, mu = m, D = 1, L from 1 to 10^6 and infinity, theta = kappa; wide."""
     stages = np.floor(10 ** rng.uniform(0, 6, size))
