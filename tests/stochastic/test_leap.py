@@ -184,7 +184,7 @@ def test_jobs_are_never_negative_and_all_are_kept_where_none_arrive_or_leave(nam
     rare = 1e-25
     delay, _ = DELAYS[name]
     start = np.random.default_rng(3).integers(0, 40, (2, delay.num_phases + 1))
-    system = lb.System(rare, rare, delay, lb.Logit(1.0))
+    system = lb.System(rare, [rare, rare], delay, lb.Logit(1.0))
     totals = np.broadcast_to(start.sum(axis=1), (600, 2))
     for time in (0.1, 1.0, 50.0):
         jobs = leaps(system, [time], 7.0, 600, initial=jnp.array(start)).jobs[:, 0]
