@@ -34,6 +34,7 @@ METHODS = {
 def simulate(replicas: Any = 50, method="leap", **options):
     if method == "leap":
         options.setdefault("step_size", 0.25)
+    options.setdefault("chunk_size", 32)
     return lb.stochastic.simulate(SYSTEM, jr.key(0), TIMES, 8.0, replicas, method=method, **options)
 
 
@@ -41,9 +42,8 @@ def simulate(replicas: Any = 50, method="leap", **options):
 def test_paths_are_the_same_bits_in_any_chunks_and_order(method):
     whole = simulate(50, method, **METHODS[method])
     assert whole.valid.all()
-    for size in (1, 32):
-        part = simulate(50, method, chunk_size=size, **METHODS[method])
-        np.testing.assert_array_equal(part.jobs, whole.jobs)
+    alone = simulate(50, method, chunk_size=1, **METHODS[method])
+    np.testing.assert_array_equal(alone.jobs, whole.jobs)
     order = np.random.default_rng(0).permutation(50)
     shuffled = simulate(order, method, **METHODS[method])
     np.testing.assert_array_equal(shuffled.jobs, whole.jobs[order])
@@ -53,9 +53,9 @@ def test_paths_are_the_same_bits_in_any_chunks_and_order(method):
 def test_statistics_are_the_same_bits_in_any_chunks_and_order():
     one = simulate(keep=STATISTICS).statistics
     for replicas, size in (
-        (50, 32),
-        (np.arange(50)[::-1], 1),
-        (np.roll(np.arange(50), 9), 50),
+        (50, 1),
+        (np.arange(50)[::-1], 32),
+        (np.roll(np.arange(50), 9), 1),
     ):
         other = simulate(replicas, keep=STATISTICS, chunk_size=size).statistics
         assert same(one, other)
@@ -221,7 +221,7 @@ def test_the_leap_is_chosen_by_the_system():
 
 
 def test_a_bar_is_shown_on_request(capsys):
-    simulate(chunk_size=32, progress=True)
+    simulate(progress=True)
     assert "50/50" in capsys.readouterr().err
-    simulate(chunk_size=32)
+    simulate()
     assert capsys.readouterr().err == ""
