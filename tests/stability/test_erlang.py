@@ -10,7 +10,6 @@ import pytest
 
 import jaxlb as lb
 
-
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
