@@ -10,9 +10,8 @@ import jaxlb as lb
 from .. import closed_forms
 
 dynamics = lb.model.dynamics
-drift, propensities = (
-    eqx.filter_jit(function) for function in (dynamics.drift, dynamics.propensities)
-)
+drift = eqx.filter_jit(dynamics.drift)
+propensities = eqx.filter_jit(dynamics.propensities)
 
 LOOP = np.array([[-2.0, 0.5, 0.7], [0.25, -3.0, 0.0], [1.0, 0.0, -1.5]])
 DELAYS = {
