@@ -3,6 +3,7 @@
 from .advice import Advice, Curve, Setting, advise
 from .age import by_age
 from .certificate import Tuned, TunePath
+from .confirmation import Confirmation, confirm
 from .criteria import Criteria, Criterion, criteria
 from .criterion import (
     SettlingTime,
@@ -28,6 +29,7 @@ from .weights import predictor, uniform
 
 __all__ = [
     "Advice",
+    "Confirmation",
     "Criteria",
     "Criterion",
     "Curve",
@@ -42,6 +44,7 @@ __all__ = [
     "UnstableSensitivities",
     "advise",
     "by_age",
+    "confirm",
     "control_effort",
     "criteria",
     "decay_rate",
