@@ -13,7 +13,7 @@ from ..stability import best_sensitivity
 from . import criterion as of
 from . import descend, root_space
 from .certificate import Tuned, TunePath, certified
-from .one_number import by_scan
+from .one_number import by_scan, is_smooth
 from .problem import Problem, is_one_of, name_of, problem
 from .smoothed import by_smoothing
 
@@ -197,9 +197,10 @@ def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, 
             f"`constraints` must be such that some point keeps them and has a value, got {what}"
             f"{far}: widen them, or the bounds of what is free."
         )
-    # The last one that rounding does not tell from the least: it is known best.
-    least = np.min(values)
-    at = int(np.flatnonzero(values <= least + ROUNDING * abs(least))[-1])
+    at, least = int(np.argmin(values)), np.min(values)
+    if is_smooth(asked):
+        # The last one that rounding does not tell from the least: it is known best.
+        at = int(np.flatnonzero(values <= least + ROUNDING * abs(least))[-1])
     seen = asked.sign * np.where(np.isfinite(values), values, np.nan)
     path = TunePath(asked.named(np.stack(points)), seen)
     return points[at], path, values[at]

@@ -1,0 +1,1 @@
+"""The two questions that the paper leaves open, answered with numbers: see `__main__`."""
