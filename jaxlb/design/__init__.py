@@ -17,12 +17,14 @@ from .criterion import (
 from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
 from .lqr import lqr, relay_effort
 from .placement import place
+from .tradeoff import Front, pareto
 from .tune import tune
 from .weights import predictor, uniform
 
 __all__ = [
     "Criteria",
     "Criterion",
+    "Front",
     "SettlingTime",
     "TunePath",
     "Tuned",
@@ -33,6 +35,7 @@ __all__ = [
     "integrated_squared_error",
     "linear_noise_variance",
     "lqr",
+    "pareto",
     "place",
     "predictor",
     "pseudospectral_decay_rate",

@@ -22,6 +22,17 @@ MORE = (
     of.settling_cliff,
 )
 
+UNITS = {
+    of.decay_rate: "1/s",
+    of.worst_decay_rate: "1/s",
+    of.pseudospectral_decay_rate: "1/s",
+    of.settling_time: "s",
+    of.stationary_variance: "jobs²",
+    of.linear_noise_variance: "jobs²",
+    of.integrated_squared_error: "s",
+    of.control_effort: "jobs/s",
+}
+
 # The size of a bound of zero, and how far outside its bound is what has no value.
 LEAST, FAR = 1e-3, 1e3
 
@@ -237,6 +248,11 @@ def problem(
 def name_of(function: Any) -> str:
     """The criterion's name, for people."""
     return getattr(_plain(function), "__name__", type(function).__name__)
+
+
+def unit_of(function: Any) -> str:
+    """The criterion's unit; empty for what is not ours."""
+    return UNITS.get(_plain(function), "")
 
 
 def is_one_of(function: Any, *wanted: Any) -> bool:

@@ -8,6 +8,7 @@ from .abscissa import abscissa_against_sensitivity, effect_of_stages
 from .chart import stability_chart
 from .cycle import bifurcation_diagram, phase_portrait, waveforms
 from .fan import ensemble_overview, fan
+from .front import front
 from .locus import root_locus
 from .overview import stability_overview
 from .panel import Curve, Panel, draw, side_by_side
@@ -29,6 +30,7 @@ __all__ = [
     "effect_of_stages",
     "ensemble_overview",
     "fan",
+    "front",
     "phase_portrait",
     "root_locus",
     "save",
