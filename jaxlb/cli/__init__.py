@@ -1,4 +1,4 @@
-"""The command line: `jaxlb paper`, `jaxlb simulate`, `jaxlb stability`."""
+"""The command line: `jaxlb paper`, `jaxlb simulate`, `jaxlb stability`, `jaxlb tune`."""
 
 import sys
 from importlib import import_module
@@ -13,7 +13,7 @@ class _Commands(click.Group):
     Each is `command` of a module of its own name.
     """
 
-    names = ("paper", "simulate", "stability")
+    names = ("paper", "simulate", "stability", "tune")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.names)

@@ -131,7 +131,7 @@ def _verdict(system: System, found: stability.Summary, given: bool) -> list[str]
     theta = f"sensitivity {system.routing.sensitivity:.4g} per job"  # pyright: ignore
     critical, safe = float(found.critical_sensitivity), float(found.safe_sensitivity)
     window = found.unstable_means
-    lines = [_of_delay(system.delay) + ("" if given else ", as no variability was given") + "."]
+    lines = [described(system.delay) + ("" if given else ", as no variability was given") + "."]
     lines.append(_movement(system, found))
     if math.isinf(critical):
         lines.append("Stable for every sensitivity.")
@@ -156,7 +156,8 @@ def _verdict(system: System, found: stability.Summary, given: bool) -> list[str]
     return lines
 
 
-def _of_delay(delay: AbstractDelay) -> str:
+def described(delay: AbstractDelay) -> str:
+    """The law in words."""
     kind = {
         Deterministic: "Constant delay",
         MixedErlang: "Delay of two Erlang laws mixed",

@@ -1,5 +1,6 @@
 """Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
 
+from .advice import Advice, Curve, Setting, advise
 from .certificate import Tuned, TunePath
 from .criteria import Criteria, Criterion, criteria
 from .criterion import (
@@ -22,13 +23,17 @@ from .tune import tune
 from .weights import predictor, uniform
 
 __all__ = [
+    "Advice",
     "Criteria",
     "Criterion",
+    "Curve",
     "Front",
+    "Setting",
     "SettlingTime",
     "TunePath",
     "Tuned",
     "UnstableSensitivities",
+    "advise",
     "control_effort",
     "criteria",
     "decay_rate",

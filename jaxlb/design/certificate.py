@@ -20,8 +20,8 @@ ACTIVE, FLAT, MEET, NEAR = 1e-5, 1e-4, 1e-4, 1e-2
 
 
 class TunePath(NamedTuple):
-    """What was visited, in order: parameters by path, each with a leading axis, and the criterion;
-    NaN where it has no value."""
+    """What was visited, in order: parameters by path, each with a leading axis, and the criterion,
+    with the penalty; NaN where it has no value."""
 
     parameters: dict[str, np.ndarray]
     value: np.ndarray
@@ -67,9 +67,7 @@ def certified(
     active = _active(asked, best)
     slope = _slope(asked, best)
     double = is_one_of(criterion, of.decay_rate) and _meet(tuned)
-    cliff = np.nan
-    if is_one_of(criterion, of.settling_time):
-        cliff = float(asked.criterion(tuned).cliff)
+    cliff = asked.cliff(best)
     unstable = None
     if isinstance(tuned.routing, AbstractLogit):
         unstable = stable_for_every_sensitivity(tuned)

@@ -119,7 +119,19 @@ def stationary_variance(system: System, scale: Any = 1.0) -> Float[Array, ""]:
 
 def linear_noise_variance(system: System, scale: Any = 1.0) -> Float[Array, ""]:
     """The same by linear noise; infinite where balance is not stable."""
-    return imbalance_variance(system, scale).linear_noise
+    require_one(system)
+    system.require_two_alike()
+    scale = _checks.positive("scale", scale)
+    if isinstance(system.delay, Deterministic) and isinstance(system.routing, Logit):
+        return scale * constant_delay_variance(system)
+    system.phase_delay("a stationary variance")
+    return flagged(is_valid(system) & _checks.is_positive(scale), _linear, system, scale)
+
+
+@eqx.filter_jit
+def _linear(system: System, scale: Array) -> Float[Array, ""]:
+    covariance, stable = imbalance_covariance(system)
+    return jnp.where(stable, scale * covariance[0, 0], jnp.inf)
 
 
 def integrated_squared_error(system: System) -> Float[Array, ""]:

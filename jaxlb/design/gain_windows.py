@@ -12,9 +12,10 @@ from jaxtyping import Array, Bool, Float
 
 from ..model.routing import AbstractLogit
 from ..model.system import System, require_one
-from ..stability import loop
+from ..stability import critical_sensitivity, hopf_frequency, loop
 from ..stability.axis import KEPT, REACH, crossings, fastest_rate, frequency_grid, implicit
 from ..stability.domain import flagged, is_valid
+from ..stability.erlang import is_erlang
 
 # Windows kept.
 WINDOWS = 8
@@ -93,7 +94,19 @@ def stable_for_every_sensitivity(system: System) -> UnstableSensitivities:
     routing = system.routing
     if not isinstance(routing, AbstractLogit):
         raise ValueError(f"`routing` must be a logit rule here, got {type(routing).__name__}.")
-    return flagged(is_valid(system), _windows, system, routing.sensitivity)
+    windows = _one_window if is_erlang(system) else _windows
+    return flagged(is_valid(system), windows, system, routing.sensitivity)
+
+
+def _one_window(system: System, sensitivity: Array) -> UnstableSensitivities:
+    """With the paper's rule and an Erlang or constant delay: from the Hopf point on."""
+    critical, frequency = critical_sensitivity(system), hopf_frequency(system)
+    there = jnp.isfinite(critical)
+    first = jnp.stack([jnp.where(there, critical, jnp.nan), jnp.where(there, jnp.inf, jnp.nan)])
+    windows = jnp.full((WINDOWS, 2), jnp.nan, first.dtype).at[0].set(first)
+    period = jnp.where(there, 2 * jnp.pi / jnp.where(there, frequency, 1.0), jnp.nan)
+    periods = jnp.full(WINDOWS, jnp.nan, period.dtype).at[0].set(period)
+    return UnstableSensitivities(windows, periods, sensitivity)
 
 
 @eqx.filter_jit

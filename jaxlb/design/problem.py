@@ -136,8 +136,12 @@ class Problem(NamedTuple):
 
     def number(self, point: np.ndarray) -> float:
         """What is to be small, without a gradient; infinite where it has no value."""
-        found = float(_number(self._replace(limits=()), jnp.asarray(point)))
+        found = float(_number(self._replace(limits=()), jnp.asarray(point))[0])
         return found if np.isfinite(found) else np.inf
+
+    def cliff(self, point: np.ndarray) -> float:
+        """Of a settling time, how far it is from a jump; else NaN."""
+        return float(_number(self._replace(limits=()), jnp.asarray(point))[1])
 
     def room(self, point: np.ndarray) -> np.ndarray:
         """`slack` without gradients."""
@@ -182,9 +186,16 @@ def build(system: System, parts: tuple[Part, ...], point: Any) -> System:
 
 def objective(problem: Problem, point: Any) -> Any:
     """What is to be small."""
+    return _observed(problem, point)[0]
+
+
+def _observed(problem: Problem, point: Any) -> tuple[Any, Any]:
+    """The same, and the distance to a jump, NaN for what has none."""
     tuned = build(problem.system, problem.parts, point)
-    value = problem.sign * number_of(problem.criterion(tuned))
-    return value if problem.penalty is None else value + problem.penalty(tuned)
+    found = problem.criterion(tuned)
+    value = problem.sign * number_of(found)
+    value = value if problem.penalty is None else value + problem.penalty(tuned)
+    return value, getattr(found, "cliff", jnp.nan)
 
 
 @eqx.filter_jit
@@ -195,7 +206,7 @@ def _objective(problem: Problem, point):
 
 @eqx.filter_jit
 def _number(problem: Problem, point):
-    return objective(problem, point)
+    return _observed(problem, point)
 
 
 # The bounds of limits stay outside: as parts of the problem each new one would compile again.

@@ -21,7 +21,7 @@ METHODS = "auto", "closed", "scan", "lbfgs", "adam", "slsqp", "kinks", "smoothed
 DECAY = of.decay_rate, of.worst_decay_rate
 # Halvings of the sensitivity of a start that has no value.
 HALVINGS = 40
-ROUNDING = 1e-14
+ROUNDING = 1e-12
 
 
 def tune(
@@ -200,5 +200,6 @@ def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, 
     # The last one that rounding does not tell from the least: it is known best.
     least = np.min(values)
     at = int(np.flatnonzero(values <= least + ROUNDING * abs(least))[-1])
-    path = TunePath(asked.named(np.stack(points)), np.where(np.isfinite(values), values, np.nan))
+    seen = asked.sign * np.where(np.isfinite(values), values, np.nan)
+    path = TunePath(asked.named(np.stack(points)), seen)
     return points[at], path, values[at]

@@ -5,6 +5,7 @@ a `Panel` of `Curve`s, plain data that can also be written as a table.
 """
 
 from .abscissa import abscissa_against_sensitivity, effect_of_stages
+from .advice import tuning
 from .chart import stability_chart
 from .cycle import bifurcation_diagram, phase_portrait, waveforms
 from .fan import ensemble_overview, fan
@@ -38,5 +39,6 @@ __all__ = [
     "stability_chart",
     "stability_overview",
     "tornado",
+    "tuning",
     "waveforms",
 ]

@@ -75,6 +75,8 @@ def crossings(
     def sloped(w):
         return jax.jvp(functions, (w,), (jnp.ones_like(w),))
 
+    # In the precision of the functions, whatever that of the grid.
+    grid = grid.astype(jax.eval_shape(functions, grid[0]).dtype)
     values, slopes = jax.lax.stop_gradient(jax.vmap(sloped, out_axes=1)(grid))
 
     def of_one(number, values, slopes):
