@@ -21,11 +21,11 @@ POINTS, FINER = 129, 17
 REACH = 1e4
 # Values are the same within this part.
 SAME = 1e-9
-# Where grids end, and the zero of the slope, relative; and parts of the interval in
-# which that is sought.
+# Where grids end, and the zero of the slope, relative; and parts of the first
+# interval in which that is sought: the last one may have lost it.
 NARROW = 1e-10
 SMALL: Any = 1e-14
-WIDER = 1e-5, 1e-3, 1e-1
+WIDER = 1e-7, 1e-5, 1e-3, 1e-1
 SMOOTH = (
     of.stationary_variance,
     of.linear_noise_variance,
@@ -48,6 +48,7 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
     if not np.isfinite(values[best]):
         return
     _require_best(problem, grid, values, best)
+    wide = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     while True:
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
         about = grid[best]
@@ -58,7 +59,7 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
         best = int(np.argmin(values))
         yield from grid[:, None]
     if is_smooth(problem):
-        at = _flat(problem, about, low, high)
+        at = _flat(problem, about, *wide)
         if at is not None:
             yield np.array([at])
 
