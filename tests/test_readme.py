@@ -11,12 +11,12 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_code_blocks_run_one_after_another_and_print_what_they_say():
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     assert len(blocks[0].strip().splitlines()) == 6
     ran = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=True
     )
-    first, *middle, last = ran.stdout.strip().split("\n")
+    first, *middle, last, tuned = ran.stdout.strip().split("\n")
     # q_1(20) of Figure 3 and its abscissa, to the digits printed.
     assert "16.27188" in first
     assert "0.304157806659" in first
@@ -27,6 +27,7 @@ def test_the_code_blocks_run_one_after_another_and_print_what_they_say():
     assert abs(float(best) - 1 / 405) < 1e-8
     assert abs(float(abscissa) + 4 / 3) < 1e-6
     assert double == "True"
+    assert tuned in README
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -37,5 +38,5 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 def test_the_pictures_are_there():
     pictures = re.findall(r'<img src="([^"]+)"', README)
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     assert all((ROOT / picture).is_file() for picture in pictures)

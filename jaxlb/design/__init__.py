@@ -1,6 +1,7 @@
 """Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
 
 from .advice import Advice, Curve, Setting, advise
+from .age import by_age
 from .certificate import Tuned, TunePath
 from .criteria import Criteria, Criterion, criteria
 from .criterion import (
@@ -16,8 +17,12 @@ from .criterion import (
     worst_decay_rate,
 )
 from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
+from .kalman import kalman
 from .lqr import lqr, relay_effort
+from .observations import Observation, Observations, observations
+from .observed_noise import ObservedNoise, observed_noise
 from .placement import place
+from .settling_bound import SettlingBound, settling_bound
 from .tradeoff import Front, pareto
 from .tune import tune
 from .weights import predictor, uniform
@@ -28,23 +33,32 @@ __all__ = [
     "Criterion",
     "Curve",
     "Front",
+    "Observation",
+    "Observations",
+    "ObservedNoise",
     "Setting",
+    "SettlingBound",
     "SettlingTime",
     "TunePath",
     "Tuned",
     "UnstableSensitivities",
     "advise",
+    "by_age",
     "control_effort",
     "criteria",
     "decay_rate",
     "integrated_squared_error",
+    "kalman",
     "linear_noise_variance",
     "lqr",
+    "observations",
+    "observed_noise",
     "pareto",
     "place",
     "predictor",
     "pseudospectral_decay_rate",
     "relay_effort",
+    "settling_bound",
     "settling_cliff",
     "settling_time",
     "stable_for_every_sensitivity",

@@ -21,8 +21,8 @@ POINTS, FINER = 129, 17
 REACH = 1e4
 # Values are the same within this part.
 SAME = 1e-9
-# Where grids end, and the zero of the slope, relative; and parts of the first
-# interval in which that is sought: the last one may have lost it.
+# Where grids end, and the zero of the slope, relative; and how far from the best point that
+# is sought, relative to it.
 NARROW = 1e-10
 SMALL: Any = 1e-14
 WIDER = 1e-7, 1e-5, 1e-3, 1e-1
@@ -48,7 +48,6 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
     if not np.isfinite(values[best]):
         return
     _require_best(problem, grid, values, best)
-    wide = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     while True:
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
         about = grid[best]
@@ -59,7 +58,7 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
         best = int(np.argmin(values))
         yield from grid[:, None]
     if is_smooth(problem):
-        at = _flat(problem, about, *wide)
+        at = _flat(problem, about)
         if at is not None:
             yield np.array([at])
 
@@ -81,7 +80,7 @@ def is_smooth(problem: Problem) -> bool:
     return is_one_of(problem.criterion, *SMOOTH)
 
 
-def _flat(problem: Problem, about: float, low: float, high: float) -> float | None:
+def _flat(problem: Problem, about: float) -> float | None:
     """The zero of the slope next to a minimum that values give to half of the digits."""
     from scipy.optimize import brentq
 
@@ -89,7 +88,7 @@ def _flat(problem: Problem, about: float, low: float, high: float) -> float | No
         return problem.value(np.array([at]))[1][0]
 
     for part in WIDER:
-        ends = max(about - part * (high - low), low), min(about + part * (high - low), high)
+        ends = np.clip([about * (1 - part), about * (1 + part)], problem.lower, problem.upper)
         if slope(ends[0]) < 0 < slope(ends[1]):
             at: Any = brentq(slope, *ends, xtol=1e-300, rtol=SMALL)
             return float(at)

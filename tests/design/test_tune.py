@@ -61,7 +61,9 @@ def test_least_variance_over_the_sensitivity_is_where_its_slope_is_zero():
         assert found.value == pytest.approx(value, rel=1e-12)
         assert found.converged
         assert found.slope < 1e-9
-    np.testing.assert_allclose(found.unstable.windows[0], [0.6, np.inf], rtol=1e-12)
+        windows = found.unstable
+        assert windows is not None
+        np.testing.assert_allclose(windows.windows[0], [0.6, np.inf], rtol=1e-12)
 
 
 def test_the_shortest_settling_time_is_at_the_edge_of_a_jump():
@@ -112,6 +114,7 @@ def test_optax_finds_the_least_variance_in_a_box_and_reports_the_trap():
         # 0.3795066 by a prototype; Adam comes near.
         exact = {"lbfgs": 1e-5, "adam": 2e-2}[method]
         assert found.value / 30 == pytest.approx(0.379506639, rel=exact)
+        assert found.unstable is not None
         assert found.unstable.conditional
         assert "STABLE ONLY CONDITIONALLY" in found.message
 

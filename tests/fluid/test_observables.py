@@ -108,7 +108,7 @@ def test_the_settling_time_jumps_where_the_distance_is_zero_and_nowhere_else():
 
 def test_without_feedback_the_imbalance_decays_like_an_exponential():
     """T = log(1 / tolerance) / mu, 2.9957 for 0.05; the integral of x^2 (1 - e^(-2 mu h))/2 mu."""
-    whole = system((15.0, 1.0, 1.7, 0.0), lb.Deterministic)
+    whole = system((15.0, 1.0, 1.7, 0.0), lb.Erlang, 2)
     options: Any = {"initial": [0.0, 1.0], "horizon": 4.0}
     found = lb.fluid.sensitivity(whole, lb.fluid.settling_time, tolerance=0.05, **options)
     # The method's tolerance is 1e-8 of 15 jobs, and leaves most of its digits here.
@@ -182,13 +182,12 @@ def test_the_integral_is_that_of_quadrature_and_its_slopes_are_of_differences():
     np.testing.assert_allclose(slope, (4 * fine - coarse) / 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-def test_the_integral_of_a_small_imbalance_is_the_variance_of_linear_noise(stages):
+def test_the_integral_of_a_small_imbalance_is_the_variance_of_linear_noise():
     """4 lambda times it, from one job: by Parseval's theorem elsewhere."""
-    whole = system((15.0, 1.0, 1.0, 0.3 / 15), lb.Erlang, stages)
+    whole = system((15.0, 1.0, 1.0, 0.3 / 15), lb.Erlang, 2)
     small = 1e-2
     found = lb.fluid.integrated_imbalance(whole, [15.0, 15.0 + small], horizon=HORIZON)
-    wanted = closed_forms.queue_variance(15.0, 1.0, 0.3, 1.0, stages)
+    wanted = closed_forms.queue_variance(15.0, 1.0, 0.3, 1.0, 2)
     # The tolerance of 1e-9 of 15 jobs, relative to a hundredth of one.
     np.testing.assert_allclose(60 * found.value / small**2, float(wanted), rtol=1e-5)
 
@@ -328,7 +327,7 @@ def test_what_the_panels_do_not_resolve_is_flagged():
 
 
 def test_single_precision_keeps_its_type_and_four_digits():
-    double = system((15.0, 1.2, 0.8, 0.1), lb.Deterministic)
+    double = system((15.0, 1.2, 0.8, 0.1), lb.Erlang, 2)
     single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), double)
     options: Any = {"initial": [0.0, 20.0], "horizon": HORIZON, "tolerance": 0.05}
     found, wanted = (lb.fluid.settling_time(whole, **options) for whole in (single, double))

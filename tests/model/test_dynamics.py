@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -9,6 +10,8 @@ import jaxlb as lb
 from .. import closed_forms
 
 dynamics = lb.model.dynamics
+drift = eqx.filter_jit(dynamics.drift)
+propensities = eqx.filter_jit(dynamics.propensities)
 
 LOOP = np.array([[-2.0, 0.5, 0.7], [0.25, -3.0, 0.0], [1.0, 0.0, -1.5]])
 DELAYS = {
@@ -42,7 +45,7 @@ def test_drift_is_equations_2_to_4(stages, num_servers):
     jobs = some_jobs(delay, num_servers)
     wanted = closed_forms.chain_drift(1.7, RATES[num_servers], 0.7, stages, 0.4, np.asarray(jobs))
     # Differences of a few terms, each below 40/s.
-    np.testing.assert_allclose(dynamics.drift(system(delay, num_servers), jobs), wanted, atol=3e-14)
+    np.testing.assert_allclose(drift(system(delay, num_servers), jobs), wanted, atol=3e-14)
 
 
 @delays
@@ -50,7 +53,7 @@ def test_drift_is_equations_2_to_4(stages, num_servers):
 def test_drift_follows_the_generator_of_the_phases(name, num_servers):
     delay = DELAYS[name]
     jobs = some_jobs(delay, num_servers)
-    found = dynamics.drift(system(delay, num_servers), jobs)
+    found = drift(system(delay, num_servers), jobs)
     if name == "none":
         share = closed_forms.logit(0.4, np.asarray(jobs[:, -1]))
         wanted = num_servers * 1.7 * share[:, None] - np.array(RATES[num_servers])[:, None] * jobs
@@ -70,8 +73,8 @@ def test_phase_type_of_the_same_generator_moves_the_same_way(name):
     jobs = some_jobs(delay, 3)
     # The sum of more terms, most of them zero: a few roundings of 40/s.
     np.testing.assert_allclose(
-        dynamics.drift(system(written_out, 3), jobs),
-        dynamics.drift(system(delay, 3), jobs),
+        drift(system(written_out, 3), jobs),
+        drift(system(delay, 3), jobs),
         atol=3e-14,
     )
 
@@ -81,7 +84,7 @@ def test_phase_type_of_the_same_generator_moves_the_same_way(name):
 def test_jobs_change_by_arrivals_less_completions(name, num_servers):
     delay = DELAYS[name]
     jobs = some_jobs(delay, num_servers)
-    total = dynamics.drift(system(delay, num_servers), jobs).sum()
+    total = drift(system(delay, num_servers), jobs).sum()
     balance = num_servers * 1.7 - jobs[:, -1] @ np.array(RATES[num_servers])
     # A few dozen roundings of terms below 40/s.
     np.testing.assert_allclose(total, balance, atol=1e-13)
@@ -107,9 +110,9 @@ def test_rates_grow_with_the_scale_and_the_dispatcher_sees_scaled_jobs(name):
     delay = DELAYS[name]
     both = system(delay, 2)
     jobs = jnp.floor(100 * some_jobs(delay, 2))
-    at_scale = dynamics.propensities(both, jobs.astype(jnp.int32), 100.0)
+    at_scale = propensities(both, jobs.astype(jnp.int32), 100.0)
     # One rounding each for the division by and the multiplication with the scale.
-    np.testing.assert_allclose(at_scale, 100 * dynamics.propensities(both, jobs / 100), rtol=1e-15)
+    np.testing.assert_allclose(at_scale, 100 * propensities(both, jobs / 100), rtol=1e-15)
     assert np.all(at_scale >= 0)
 
 
@@ -117,7 +120,7 @@ def test_single_server_gets_every_job():
     delay = DELAYS["phases"]
     jobs = some_jobs(delay, 1)
     assert dynamics.shares(system(delay, 1), jobs) == 1
-    events = dynamics.propensities(system(delay, 1), jobs)
+    events = propensities(system(delay, 1), jobs)
     # Three phases of entry: one rounding each.
     np.testing.assert_allclose(events[0, :3], 1.7 * np.array([0.5, 0.25, 0.25]), rtol=4e-16)
 
@@ -157,6 +160,7 @@ def test_drift_is_differentiable_in_every_parameter(name):
     delay, jobs = DELAYS[name], some_jobs(DELAYS[name], 3)
     direction = jax.tree.map(lambda leaf: 0.1 * jnp.cos(leaf), system(delay, 3))
 
+    @jax.jit
     def value(step):
         moved = jax.tree.map(lambda leaf, change: leaf + step * change, system(delay, 3), direction)
         return dynamics.drift(moved, jobs)

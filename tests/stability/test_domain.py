@@ -50,7 +50,16 @@ OF_ANY = {
 
 def assert_only_the_first_is_good(function, members, differentiate=None):
     """`function` of each member: all NaN and false but for the first, and finite slopes."""
-    found = jax.vmap(function)(members)
+
+    def total(member):
+        found = function(member)
+        parts = [jnp.real(part) for part in jax.tree.leaves(found) if part.dtype != bool]
+        return sum(jnp.sum(jnp.where(jnp.isinf(part), 0.0, part)) for part in parts), found
+
+    if differentiate is None:
+        slopes, found = None, jax.vmap(function)(members)
+    else:
+        slopes, found = jax.jit(jax.vmap(differentiate(total, has_aux=True)))(members)
     leaves = jax.tree.leaves(found)
     for leaf in leaves:
         rest = leaf[1:]
@@ -58,17 +67,10 @@ def assert_only_the_first_is_good(function, members, differentiate=None):
         if jnp.iscomplexobj(rest):
             assert np.isnan(jnp.imag(rest)).all()
     assert not any(np.isnan(leaf[0]).any() for leaf in leaves)
-    if differentiate is None:
-        return
-
-    def total(member):
-        parts = [jnp.real(part) for part in jax.tree.leaves(function(member)) if part.dtype != bool]
-        return sum(jnp.sum(jnp.where(jnp.isinf(part), 0.0, part)) for part in parts)
-
-    for slopes in jax.tree.leaves(jax.jit(jax.vmap(differentiate(total)))(members)):
-        assert np.isfinite(slopes).all()
-        assert slopes[0].any()
-        assert not slopes[1:].any()
+    for slope in jax.tree.leaves(slopes):
+        assert np.isfinite(slope).all()
+        assert slope[0].any()
+        assert not slope[1:].any()
 
 
 def of_numbers(values, stages):
@@ -147,34 +149,33 @@ def test_bad_weight_has_no_slope_in_reverse_mode_either():
 
 
 def test_functions_of_numbers_flag_what_they_cannot_refuse():
-    bad = jnp.array([1.0, -1.0, 0.0, jnp.nan, jnp.inf])
-    few = jnp.array([3.0, 0.5, -1.0, jnp.nan])
-    for function, members in [
-        (lambda v: stability.erlang_boundary(v, 1.0, 3), bad),
-        (lambda v: stability.erlang_boundary(1.0, v, 3), bad),
-        (lambda v: stability.erlang_boundary(1.0, 1.0, v), few),
-        (lambda v: stability.erlang_delay_window(9.0, v, 3), bad),
-        (lambda v: stability.erlang_delay_window(v, 0.1, 3), bad[jnp.array([0, 1, 3])]),
-        (lambda v: stability.erlang_delay_window(9.0, 1.0, v), few),
-        (lambda v: stability.erlang_safe_gain(v, 3), bad),
-        (lambda v: stability.erlang_safe_gain(1.0, v), few),
-        (lambda v: stability.erlang_best_gain(v, 1.0, 3), bad),
-        (lambda v: stability.erlang_best_gain(1.0, v, 3), bad),
-        (lambda v: stability.erlang_best_gain(1.0, 1.0, v), few),
-        (lambda v: stability.erlang_best_delay(2.0, v, 3), bad),
-        (lambda v: stability.erlang_best_delay(2.0, 1.0, v), few),
-        (lambda v: stability.erlang_pair(1.0, v, 1.0, 3, 2.0), bad),
-        (lambda v: stability.erlang_pair(1.0, 1.0, 1.0, v, 2.0), few),
+    bad, few, gain = (-1.0, 0.0, np.nan, np.inf), (0.5, -1.0, np.nan), (-1.0, np.nan)
+    for function, good, faults in [
+        (stability.erlang_boundary, (1.0, 1.0, 3.0), (bad, bad, few)),
+        (stability.erlang_delay_window, (9.0, 1.0, 3.0), (gain, bad, few)),
+        (stability.erlang_safe_gain, (1.0, 3.0), (bad, few)),
+        (stability.erlang_best_gain, (1.0, 1.0, 3.0), (bad, bad, few)),
+        (stability.erlang_best_delay, (2.0, 1.0, 3.0), ((), bad, few)),
+        (stability.erlang_pair, (1.0, 1.0, 1.0, 3.0, 2.0), ((), bad, (), few, ())),
     ]:
-        assert_only_the_first_is_good(function, members)
+        members = [good]
+        for place, values in enumerate(faults):
+            members += [(*good[:place], value, *good[place + 1 :]) for value in values]
+        # Under one jit: what is not compiled as a whole would be compiled operation by operation.
+        assert_only_the_first_is_good(
+            jax.jit(lambda numbers, function=function: function(*numbers)), jnp.array(members)
+        )
 
 
 def test_bad_radius_or_range_is_flagged():
     system = lb.System(1.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(2.0))
     members = jnp.array([0.1, -1.0, 0.0, jnp.nan])
-    assert_only_the_first_is_good(lambda r: stability.pseudospectral_abscissa(system, r), members)
-    assert_only_the_first_is_good(lambda d: stability.worst_abscissa(system, d, 2.0), members)
-    assert np.isnan(jax.vmap(lambda d: stability.worst_abscissa(system, d, 0.1))(members)[0]).all()
+    assert_only_the_first_is_good(
+        jax.jit(lambda r: stability.pseudospectral_abscissa(system, r)), members
+    )
+    range_of = jax.jit(lambda d, longest: stability.worst_abscissa(system, d, longest))
+    assert_only_the_first_is_good(lambda d: range_of(d, 2.0), members)
+    assert np.isnan(jax.vmap(lambda d: range_of(d, 0.1))(members)[0]).all()
 
 
 def test_servers_that_turn_out_to_differ_are_flagged():

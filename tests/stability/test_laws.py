@@ -15,6 +15,8 @@ import jaxlb as lb
 from .. import closed_forms
 from ..laws import window
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 class Chain(eqx.Module):
     """Erlang, with a number of stages that need not be whole."""

@@ -290,14 +290,14 @@ def test_derivatives_are_those_of_the_closed_form():
             safe = lb.stability.critical_gain_for_every_delay(system)
             return jnp.stack([window.lower, window.upper, safe])
 
-        return jax.jacfwd(numbers)(jnp.array([1.3, 0.6, 4.0]))
+        return jax.jit(jax.jacfwd(numbers))(jnp.array([1.3, 0.6, 4.0]))
 
     def second(delay):
         def number(p):
             system = lb.System(2.0, p[0], delay(p[1]), lb.Logit(1.0))
             return lb.stability.critical_sensitivity(system)
 
-        return jax.jacfwd(jax.value_and_grad(number))(jnp.array([1.3, 0.6]))
+        return jax.jit(jax.jacfwd(jax.value_and_grad(number)))(jnp.array([1.3, 0.6]))
 
     for slopes in (first, second):
         found = slopes(lambda mean: lb.MixedErlang(mean, jnp.array([0.0, 0.0, 1.0])))

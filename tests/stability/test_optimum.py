@@ -14,6 +14,8 @@ import jaxlb as lb
 
 from .. import closed_forms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # lambda, theta, mu, D, L, theta*, abscissa there, D*, abscissa there: made with 60 digits outside
 # this project; L = infinity is the deterministic delay.
 REFERENCE = [

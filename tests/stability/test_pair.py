@@ -11,6 +11,8 @@ import pytest
 
 import jaxlb as lb
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 STAGES = [1.0, 1.5, 2.0, 5.0, 20.0, 1000.0, np.inf]
 
 

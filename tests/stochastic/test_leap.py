@@ -1,5 +1,6 @@
 """Trapezoidal exact leaps: exact without feedback, of second order with it, never negative."""
 
+import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -25,7 +26,11 @@ DELAYS = {
 }
 
 
+frozen_laws = eqx.filter_jit(frozen.frozen)
+
+
 def leaps(system, times, step_size, replicas, **options):
+    """A program serves one kind of system, number of times, and number of replicas below 512."""
     options = {"scale": 1.0, "key": jr.key(1)} | options
     return lb.stochastic.simulate(
         system, times=times, step_size=step_size, replicas=replicas, method="leap", **options
@@ -48,7 +53,7 @@ def test_laws_of_one_step_are_those_of_the_exponential_and_its_integrals(name, s
     delay, theirs = DELAYS[name]
     rates = np.array([0.5, 2.0])
     system = lb.System(1.0, rates, delay, lb.Logit(1.0))
-    found = frozen.frozen(system, jnp.asarray(step_size))
+    found = frozen_laws(system, jnp.asarray(step_size))
     places = frozen.destinations(delay)
     for server, rate in enumerate(rates):
         generator, start = job_generator(theirs, rate)
@@ -60,10 +65,11 @@ def test_laws_of_one_step_are_those_of_the_exponential_and_its_integrals(name, s
                 chance = rest * found.conditional[server, rank, c]
                 np.testing.assert_allclose(chance, stay[c, place], rtol=1e-11, atol=1e-14)
                 rest -= stay[c, place]
-        late = quad_vec(
-            lambda u, g=generator, e=start: e @ expm(u * g) * (1 - u / step_size), 0, step_size
-        )[0]
-        both = quad_vec(lambda u, g=generator, e=start: e @ expm(u * g), 0, step_size)[0]
+
+        def integrands(u, generator=generator, start=start):
+            return np.outer([1 - u / step_size, 1], start @ expm(u * generator))
+
+        late, both = quad_vec(integrands, 0, step_size)[0]
         # quad_vec asks for 1e-8 of the largest.
         np.testing.assert_allclose(found.late[server], late, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(found.early[server], both - late, rtol=1e-7, atol=1e-9)
@@ -126,8 +132,9 @@ def test_imbalance_has_the_moments_of_the_truncated_generator(system, scale, sta
     The moments are those of the generator cut at 15 to 26 jobs, which loses 1e-5 of the mass.
     """
     replicas = 100_000
-    jobs = leaps(system, [2.0], 0.125, replicas, scale=scale, initial=jnp.array(start)).queue
-    imbalance = np.asarray(jobs[:, 0, 0] - jobs[:, 0, 1])
+    options = {"scale": scale, "initial": jnp.array(start)}
+    jobs = leaps(system, [0.5, 1.0, 2.0], 0.125, replicas, **options).queue
+    imbalance = np.asarray(jobs[:, -1, 0] - jobs[:, -1, 1])
     bias = abs(imbalance.mean() - mean)
     assert bias < 0.01 * np.sqrt(variance) + 5 * np.sqrt(variance / replicas)
     assert abs(imbalance.var() / variance - 1) < 0.01 + 5 * np.sqrt(2 / replicas)
@@ -154,8 +161,8 @@ def test_the_error_of_the_variance_falls_threefold_with_half_the_step():
     errors = []
     for step_size in (0.5, 0.25):
         options = {"scale": 2.0, "initial": jnp.array([0, 10])}
-        jobs = leaps(system, [3.0], step_size, 400_000, **options).queue
-        errors.append(float(jnp.var(jobs[:, 0, 0] - jobs[:, 0, 1])) / exact - 1)
+        jobs = leaps(system, [1.0, 2.0, 3.0], step_size, 400_000, **options).queue
+        errors.append(float(jnp.var(jobs[:, -1, 0] - jobs[:, -1, 1])) / exact - 1)
     assert errors[0] < 0.065
     assert abs(errors[1]) < errors[0] / 3
 
@@ -177,28 +184,31 @@ def test_jobs_are_never_negative_and_all_are_kept_where_none_arrive_or_leave(nam
     rare = 1e-25
     delay, _ = DELAYS[name]
     start = np.random.default_rng(3).integers(0, 40, (2, delay.num_phases + 1))
-    system = lb.System(rare, rare, delay, lb.Logit(1.0))
-    found = leaps(system, [0.1, 1.0, 50.0], 7.0, 500, initial=jnp.array(start))
-    assert found.jobs.min() >= 0
-    totals = np.broadcast_to(start.sum(axis=1), (500, 3, 2))
-    np.testing.assert_array_equal(found.jobs.sum(axis=-1), totals)
-    np.testing.assert_array_equal(found.jobs[:, -1, :, -1], totals[:, -1])
+    system = lb.System(rare, [rare, rare], delay, lb.Logit(1.0))
+    totals = np.broadcast_to(start.sum(axis=1), (600, 2))
+    for time in (0.1, 1.0, 50.0):
+        jobs = leaps(system, [time], 7.0, 600, initial=jnp.array(start)).jobs[:, 0]
+        assert jobs.min() >= 0
+        np.testing.assert_array_equal(jobs.sum(axis=-1), totals)
+    np.testing.assert_array_equal(jobs[..., -1], totals)
 
 
 def test_a_path_is_the_same_bits_whatever_is_beside_it():
     system = lb.System(15.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
-    few, many = (leaps(system, [1.0, 2.5], 0.3, n, scale=50.0).jobs for n in (3, 130))
+    few, many = (leaps(system, [1.0, 2.0, 2.5], 0.3, n, scale=50.0).jobs for n in (3, 600))
     np.testing.assert_array_equal(few, many[:3])
-    assert len(np.unique(np.asarray(many)[:, -1].reshape(130, -1), axis=0)) > 100
+    assert len(np.unique(np.asarray(many)[:, -1].reshape(600, -1), axis=0)) > 500
 
 
 def test_each_interval_is_cut_into_equal_steps_not_longer_than_asked():
     system = lb.System(1.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
-    found = leaps(system, [0.0, 1.0, 1.25, 2.0], 0.1, 2)
-    np.testing.assert_allclose(
-        np.asarray(found.step_size)[1:], [0.1, 0.25 / 3, 0.75 / 8], rtol=1e-12
-    )
-    np.testing.assert_array_equal(found.jobs[:, 0, 1, -1], 1)
+    for times, steps in (
+        ([0.0, 1.0, 1.25], [0.1, 0.25 / 3]),
+        ([0.0, 1.25, 2.0], [1.25 / 13, 0.75 / 8]),
+    ):
+        found = leaps(system, times, 0.1, 3)
+        np.testing.assert_allclose(np.asarray(found.step_size)[1:], steps, rtol=1e-12)
+        np.testing.assert_array_equal(found.jobs[:, 0, 1, -1], 1)
 
 
 @pytest.mark.parametrize("shares", [[np.nan, 1.0], [1.2, -0.2], [0.5, 0.4], [np.inf, 0.0]])
@@ -211,10 +221,11 @@ def test_a_path_stays_where_the_rule_gives_no_probabilities(shares):
 
 def test_a_bad_traced_step_is_flagged_and_spares_the_others():
     system = lb.System(4.0, 1.0, lb.Erlang(1.0, 2), lb.Logit(1.0))
-    run = jax.vmap(lambda step_size: leaps(system, [1.0], step_size, 2))
+    times = [0.5, 1.0, 2.0]
+    run = jax.jit(jax.vmap(lambda step_size: leaps(system, times, step_size, 3)))
     found = run(jnp.array([0.5, -1.0, jnp.nan, 0.0]))
     np.testing.assert_array_equal(found.valid[:, 0], [True, False, False, False])
-    np.testing.assert_array_equal(found.jobs[0], leaps(system, [1.0], 0.5, 2).jobs)
+    np.testing.assert_array_equal(found.jobs[0], leaps(system, times, 0.5, 3).jobs)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def by_hand(gain, stages, scale):
 
 @pytest.mark.parametrize("scale", [10.0, 1e3])
 @pytest.mark.parametrize("part", [0.3, 0.95, 1.0, 1.2, 5.0])
-@pytest.mark.parametrize("stages", HOPF)
+@pytest.mark.parametrize("stages", [2, 10])
 def test_fixed_point_is_that_of_scipy(stages, part, scale):
     gain = part * HOPF[stages]
     found = variance(system(gain, stages), scale)
@@ -242,12 +242,17 @@ def test_nothing_leaves_the_device():
 def test_bad_members_of_a_batch_are_flagged_and_the_rest_is_unharmed():
     def member(numbers):
         arrival_rate, theta, scale = numbers
-        whole = lb.System(arrival_rate, 1.0, lb.Erlang(1.0, 3), lb.Logit(theta))
-        return imbalance_variance(whole, scale)
+        whole = lb.System(arrival_rate, 1.0, lb.Erlang(1.0, 2), lb.Logit(theta))
+        return variance(whole, scale)
+
+    def total(numbers):
+        answer = member(numbers)
+        noise = jnp.where(jnp.isinf(answer.linear_noise), 0, answer.linear_noise)
+        return answer.variance + noise, answer
 
     good = [15.0, 0.2, 100.0]
     members = jnp.array([good, [15.0, 40.0, 100.0], [-1.0, 0.2, 1.0], [15.0, 0.2, -1.0]])
-    found = jax.jit(jax.vmap(member))(members)
+    slopes, found = jax.jit(jax.vmap(jax.grad(total, has_aux=True)))(members)
     assert found.valid.tolist() == [True, False, False, False]
     assert np.isfinite(found.variance[:2]).all()
     assert np.isinf(found.linear_noise[1])
@@ -255,20 +260,14 @@ def test_bad_members_of_a_batch_are_flagged_and_the_rest_is_unharmed():
         assert np.isnan(leaf[2:]).all()
     np.testing.assert_allclose(found.variance[0], member(members[0]).variance, rtol=1e-12)
 
-    def total(numbers):
-        answer = member(numbers)
-        return answer.variance + jnp.where(jnp.isinf(answer.linear_noise), 0, answer.linear_noise)
-
-    slopes = jax.jit(jax.vmap(jax.grad(total)))(members)
     assert np.isfinite(slopes).all()
     assert slopes[0].all()
     assert not slopes[2:].any()
 
 
-@pytest.mark.parametrize("stages", [2, 10])
 @pytest.mark.parametrize("part", [0.5, 0.99, 1.2])
-def test_single_precision_is_kept(stages, part):
-    double = system(part * HOPF[stages], stages)
+def test_single_precision_is_kept(part):
+    double = system(part * HOPF[10], 10)
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), double)
     found = variance(single, jnp.float32(100.0))
     wanted = variance(double, jnp.asarray(100.0))
