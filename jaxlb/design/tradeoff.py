@@ -31,6 +31,7 @@ ROUGH = (
     of.settling_time,
     of.settling_cliff,
 )
+JUMPY, ROOTED = 1, 2
 # Values of one number between the ends of its front.
 FINE = 128
 # Criteria agree if their ends are the same within this part, as close as limits are kept; rounding
@@ -104,7 +105,11 @@ class _Task(NamedTuple):
     def best(self, k: int, system: System, more: dict[Any, Any]) -> "_Design":
         """The best by one criterion, within more limits."""
         limits = {**self.constraints, **more}
-        tuned = tune(system, self.criteria[k], self.parameters, limits, steps=self.steps)
+        criterion = self.criteria[k]
+        # Between its jumps it is smooth, and limits often hold it before it jumps.
+        jumps = is_one_of(criterion, of.settling_time) and limits and len(self.asked[k].first) > 1
+        method = "slsqp" if jumps else "auto"
+        tuned = tune(system, criterion, self.parameters, limits, method=method, steps=self.steps)
         point = np.concatenate([np.ravel(part) for part in tuned.parameters.values()])
         losses = self.losses(point)
         # That of roots as they were chosen.
@@ -169,38 +174,52 @@ def pareto(
         found = _thinned(_unbeaten(_scanned(task, ends)), points)
         lost = 0
     else:
-        tried = [*ends, *_continued(task, ends, points - 2)]
-        found = _unbeaten(tried)
-        lost = points - len(found)
+        found = _unbeaten([*ends, *_continued(task, ends, points - 2)])
+        lost = max(points - len(found), 0)
+        found = found if lost else _thinned(found, points)
     return _front(task, found, lost)
 
 
 def _continued(task: _Task, ends: list[_Design], levels: int) -> Iterator[_Design]:
-    """The best within levels of the smoother criterion, from its best on."""
-    made = int(_roughness(task, 1) > _roughness(task, 0))
+    """The best within levels of the smoother criterion, from its best on; and back from the best by
+    the other one, if that may jump: no search crosses a jump."""
+    rough = [_roughness(task, k) for k in range(2)]
+    made = int(rough[1] > rough[0])
     held = 1 - made
     tightest, loosest = ends[held].losses[held], ends[made].losses[held]
-    # A key of its own, should the criterion be limited already.
-    criterion = functools.partial(task.criteria[held])
-    system = task.asked[held].at(ends[held].point)
     # About its best the criterion is flat: there the other one changes with the root of the level.
-    for part in np.linspace(0, 1, levels + 2)[1:-1] ** 2:
-        level = task.asked[held].sign * float(tightest + part * (loosest - tightest))
-        bounds = (None, level) if task.asked[held].sign > 0 else (level, None)
+    wanted = tightest + (loosest - tightest) * np.linspace(0, 1, levels + 2)[1:] ** 2
+    jumpy = rough[made] == JUMPY
+    # The last level is that of an end, which a search from the other side may improve on.
+    yield from _followed(task, ends[held], made, wanted if jumpy else wanted[:-1])
+    if jumpy:
+        yield from _followed(task, ends[made], made, wanted[-2::-1])
+
+
+def _followed(task: _Task, start: _Design, made: int, losses: np.ndarray) -> Iterator[_Design]:
+    """The best by one criterion where the other one loses at most this, one after the other."""
+    asked = task.asked[1 - made]
+    # A key of its own, should the criterion be limited already.
+    criterion = functools.partial(task.criteria[1 - made])
+    system = asked.at(start.point)
+    for loss in losses:
+        level = asked.sign * float(loss)
+        bounds = (None, level) if asked.sign > 0 else (level, None)
         try:
             design = task.best(made, system, {criterion: bounds})
         except ValueError:
-            # The design before keeps this level: it is the search that failed.
+            # There are designs within this level, an end at least: it is the search that failed.
             continue
-        system = task.asked[made].at(design.point)
+        system = asked.at(design.point)
         yield design
 
 
 def _roughness(task: _Task, k: int) -> int:
     """The rougher of two is made best, and most of all what can be sought among roots."""
     criterion = task.criteria[k]
-    rooted = is_one_of(criterion, of.decay_rate) and root_space.applies(task.asked[k])
-    return 2 if rooted else int(is_one_of(criterion, *ROUGH))
+    if is_one_of(criterion, of.decay_rate) and root_space.applies(task.asked[k]):
+        return ROOTED
+    return JUMPY if is_one_of(criterion, *ROUGH) else 0
 
 
 def _scanned(task: _Task, ends: list[_Design]) -> list[_Design]:
