@@ -83,7 +83,7 @@ def front_of_weights():
         design.linear_noise_variance,
         {SENSITIVITY: (0, None), WEIGHTS: (None, None)},
         {effort: (None, 0.1 * design.relay_effort(system, SCALE))},
-        points=5,
+        points=4,
     )
 
 
@@ -105,7 +105,7 @@ LIMIT = 0.1 * 4 * 15 * SCALE / np.sqrt(2 * np.pi)
 
 
 def test_front_of_weights_keeps_its_limits_and_has_the_values_it_says(front_of_weights):
-    assert len(front_of_weights.systems) == 5
+    assert len(front_of_weights.systems) == 4
     assert (np.diff(front_of_weights.values, axis=0) < 0).all()
     for place, (rate, variance) in enumerate(front_of_weights.values):
         truth = figures(gains_of(front_of_weights, place))
@@ -137,7 +137,7 @@ def test_nothing_near_a_design_of_the_front_is_better(front_of_weights):
         around = gains * (1 + sizes * rng.normal(size=(1500, 3)))
         seen = np.array([figures(each) for each in around])
         kept = (seen[:, 1] <= variance * (1 + 1e-9)) & (seen[:, 2] <= LIMIT)
-        assert kept.any() or place == 4
+        assert kept.any() or place == 3
         # Limits that may be missed by 1e-6 of their size move the best by some 1e-5.
         assert seen[kept, 0].max(initial=0.0) < rate * (1 + 3e-5)
 
