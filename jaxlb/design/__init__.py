@@ -24,6 +24,7 @@ from .observations import Observation, Observations, observations
 from .observed_noise import ObservedNoise, observed_noise
 from .placement import place
 from .settling_bound import SettlingBound, settling_bound
+from .tradeoff import Front, pareto
 from .tune import tune
 from .weights import predictor, uniform
 
@@ -33,6 +34,7 @@ __all__ = [
     "Criteria",
     "Criterion",
     "Curve",
+    "Front",
     "Observation",
     "Observations",
     "ObservedNoise",
@@ -54,6 +56,7 @@ __all__ = [
     "lqr",
     "observations",
     "observed_noise",
+    "pareto",
     "place",
     "predictor",
     "pseudospectral_decay_rate",

@@ -9,6 +9,7 @@ from ..model.routing import AbstractLogit
 from ..model.system import System
 from ..stability import rightmost_pair
 from . import criterion as of
+from . import root_space
 from .gain_windows import UnstableSensitivities, stable_for_every_sensitivity
 from .one_number import is_smooth
 from .problem import Problem, is_one_of, name_of
@@ -58,14 +59,15 @@ class Tuned(NamedTuple):
 
 
 def certified(
-    asked: Problem, criterion: Any, method: str, best: np.ndarray, path: TunePath, least: float
-) -> Tuned:
-    """The result at the best point, where what is made small is `least`."""
+    asked: Problem, criterion: Any, method: str, best: np.ndarray, path: TunePath, least: float,
+    at: np.ndarray | None,
+) -> Tuned:  # fmt: skip
+    """The result at the best point, where what is made small is `least`; `at`: its roots."""
     tuned = asked.at(best)
     extra = 0.0 if asked.penalty is None else float(asked.penalty(tuned))
     value = asked.sign * (least - extra)
     active = _active(asked, best)
-    slope = _slope(asked, best)
+    slope = _slope(asked, best, at)
     double = is_one_of(criterion, of.decay_rate) and _meet(tuned)
     cliff = asked.cliff(best)
     unstable = None
@@ -99,27 +101,33 @@ def _active(asked: Problem, best: np.ndarray) -> tuple[str, ...]:
     return (*names, *limits)
 
 
-def _slope(asked: Problem, best: np.ndarray) -> float:
+def _slope(asked: Problem, best: np.ndarray, at: np.ndarray | None) -> float:
     """Largest derivative that bounds and active limits do not hold, relative."""
+    if at is not None:
+        return _left_over(*root_space.conditions(asked, at))
     if len(best) == 1 and not is_smooth(asked):
         return np.nan
     value, slope = asked.value(best)
     if not np.isfinite(value):
         return np.nan
-    room = ACTIVE * np.maximum(np.abs(best), 1e-3)
-    held = ((best - asked.lower <= room) & (slope > 0)) | (
-        (asked.upper - best <= room) & (slope < 0)
-    )
-    slack, rows = asked.slack(best)
-    rows = rows[slack < ACTIVE][:, ~held]
-    free = slope[~held]
-    if len(rows) and len(free):
-        # What the limits that hold it push back: multipliers are not negative.
-        from scipy.optimize import nnls
+    return _left_over(value, slope, *asked.slack(best), best, asked.lower, asked.upper)
 
-        free = free - rows.T @ nnls(rows.T, free)[0]
-    sizes = np.maximum(np.abs(best[~held]), 1e-3)
-    return float(np.max(np.abs(free) * sizes, initial=0.0) / max(abs(value), 1e-12))
+
+def _left_over(
+    value: float, slope: np.ndarray, slack: np.ndarray, rows: np.ndarray,
+    at: np.ndarray, lower: np.ndarray, upper: np.ndarray,
+) -> float:  # fmt: skip
+    """What is left of a slope when all that is active has pushed back: multipliers are not
+    negative."""
+    from scipy.optimize import nnls
+
+    sizes, identity = np.maximum(np.abs(at), 1e-3), np.eye(len(at))
+    low, high = at - lower <= ACTIVE * sizes, upper - at <= ACTIVE * sizes
+    held = np.concatenate([rows[slack < ACTIVE], identity[low], -identity[high]]) * sizes
+    free = slope * sizes
+    if len(held):
+        free = free - held.T @ nnls(held.T, free)[0]
+    return float(np.max(np.abs(free), initial=0.0) / max(abs(value), 1e-12))
 
 
 def _meet(system: System) -> bool:

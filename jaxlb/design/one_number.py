@@ -13,17 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import criterion as of
-from .problem import Problem, is_one_of
+from .problem import Problem, is_one_of, name_of
 
 # Points of the first grid, and of those that follow.
 POINTS, FINER = 129, 17
 # The grid where a bound is infinite: how far it reaches from the start, in both ways.
 REACH = 1e4
+# Values are the same within this part.
+SAME = 1e-9
 # Where grids end, and the zero of the slope, relative; and how far from the best point that
 # is sought, relative to it.
 NARROW = 1e-10
 SMALL: Any = 1e-14
-WIDER = 1e-5, 1e-3, 1e-1
+WIDER = 1e-7, 1e-5, 1e-3, 1e-1
 SMOOTH = (
     of.stationary_variance,
     of.linear_noise_variance,
@@ -39,12 +41,13 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
         point = np.array([at])
         return problem.number(point) if problem.feasible(point) else np.inf
 
-    grid = _grid(problem, float(first[0]))
+    grid = grid_of(problem, float(first[0]))
     values = np.array([value(at) for at in grid])
     best = int(np.argmin(values))
     yield from grid[:, None]
     if not np.isfinite(values[best]):
         return
+    _require_best(problem, grid, values, best)
     while True:
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
         about = grid[best]
@@ -58,6 +61,18 @@ def by_scan(problem: Problem, first: np.ndarray) -> Iterator[np.ndarray]:
         at = _flat(problem, about)
         if at is not None:
             yield np.array([at])
+
+
+def _require_best(problem: Problem, grid: np.ndarray, values: np.ndarray, best: int) -> None:
+    """Raise `ValueError` if it improves to the end of a grid that the bounds go beyond."""
+    lowest = best == 0 and problem.lower[0] < grid[0]
+    highest = best == len(grid) - 1 and problem.upper[0] > grid[-1]
+    gained = np.median(values) - values[best] > SAME * abs(values[best])
+    if (lowest or highest) and gained:
+        raise ValueError(
+            f"`parameters` must be bounded here: {name_of(problem.criterion)} still improves at "
+            f"{problem.parts[0].path} = {grid[best]:.3g}."
+        )
 
 
 def is_smooth(problem: Problem) -> bool:
@@ -80,7 +95,7 @@ def _flat(problem: Problem, about: float) -> float | None:
     return None
 
 
-def _grid(problem: Problem, first: float) -> np.ndarray:
+def grid_of(problem: Problem, first: float) -> np.ndarray:
     """Points from bound to bound, in equal ratios where that can be."""
     size = abs(first) if first != 0 else _unit(problem)
     low, high = (

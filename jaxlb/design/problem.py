@@ -22,6 +22,17 @@ MORE = (
     of.settling_cliff,
 )
 
+UNITS = {
+    of.decay_rate: "1/s",
+    of.worst_decay_rate: "1/s",
+    of.pseudospectral_decay_rate: "1/s",
+    of.settling_time: "s",
+    of.stationary_variance: "jobs²",
+    of.linear_noise_variance: "jobs²",
+    of.integrated_squared_error: "s",
+    of.control_effort: "jobs/s",
+}
+
 # The size of a bound of zero, and how far outside its bound is what has no value.
 LEAST, FAR = 1e-3, 1e3
 
@@ -105,7 +116,8 @@ class Problem(NamedTuple):
         """How far inside its limits it is, each relative to the limit's size, and the gradients."""
         if not self.limits:
             return np.zeros(0), np.zeros((0, len(point)))
-        values, slopes = _limits(self, jnp.asarray(point))
+        functions = tuple(limit.function for limit in self.limits)
+        values, slopes = _limits(functions, self.system, self.parts, jnp.asarray(point))
         return within(values, slopes, *self.bounds_of_limits())
 
     def bounds_of_limits(self) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +147,8 @@ class Problem(NamedTuple):
         """`slack` without gradients."""
         if not self.limits:
             return np.zeros(0)
-        values = _limit_values(self, jnp.asarray(point))
+        functions = tuple(limit.function for limit in self.limits)
+        values = _limit_values(functions, self.system, self.parts, jnp.asarray(point))
         return within(values, np.zeros((len(values), 0)), *self.bounds_of_limits())[0]
 
     def feasible(self, point: np.ndarray, tolerance: float = 1e-6) -> bool:
@@ -196,21 +209,22 @@ def _number(problem: Problem, point):
     return _observed(problem, point)
 
 
+# The bounds of limits stay outside: as parts of the problem each new one would compile again.
 @eqx.filter_jit
-def _limits(problem: Problem, point):
+def _limits(functions, system, parts, point):
     """Values of the limits' functions and their gradients, one row each."""
-    of_point = functools.partial(_values, problem)
+    of_point = functools.partial(_values, functions, system, parts)
     return of_point(point), jax.jacrev(of_point)(point)
 
 
 @eqx.filter_jit
-def _limit_values(problem: Problem, point):
-    return _values(problem, point)
+def _limit_values(functions, system, parts, point):
+    return _values(functions, system, parts, point)
 
 
-def _values(problem: Problem, point):
-    tuned = build(problem.system, problem.parts, point)
-    return jnp.stack([number_of(limit.function(tuned)) for limit in problem.limits])
+def _values(functions, system, parts, point):
+    tuned = build(system, parts, point)
+    return jnp.stack([number_of(function(tuned)) for function in functions])
 
 
 def number_of(found: Any) -> Any:
@@ -245,6 +259,11 @@ def problem(
 def name_of(function: Any) -> str:
     """The criterion's name, for people."""
     return getattr(_plain(function), "__name__", type(function).__name__)
+
+
+def unit_of(function: Any) -> str:
+    """The criterion's unit; empty for what is not ours."""
+    return UNITS.get(_plain(function), "")
 
 
 def is_one_of(function: Any, *wanted: Any) -> bool:

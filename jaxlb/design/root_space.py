@@ -30,10 +30,12 @@ from .problem import Problem, number_of, within
 
 
 class RootPoint(NamedTuple):
-    """A point in parameters, and the decay rate that its roots have by construction."""
+    """A point in parameters, the decay rate that its roots have by construction, and sigma and the
+    factors."""
 
     point: np.ndarray
     decay: float
+    at: np.ndarray
 
 
 def applies(problem: Problem) -> bool:
@@ -56,15 +58,25 @@ def by_roots(problem: Problem, first: np.ndarray, steps: int) -> Iterator[RootPo
         np.append(decay / stage, np.zeros(modes)) for decay in (
             max(-own.real.max(), 0.1 * stage), 0.5 * stage, stage)
     )]  # fmt: skip
-    lower = np.append(-np.inf, np.zeros(modes))
-    upper = np.full(modes + 1, np.inf)
+    lower, upper = _bounds(modes)
     for start in starts:
         visited: list[np.ndarray] = []
         functions = _value(problem), _slack(problem)
         for at in minimise_within(*functions, start, lower, upper, steps, visited):
             point = np.asarray(_point(problem.system, problem.paths, jnp.asarray(at)))
             if np.isfinite(point).all():
-                yield RootPoint(point, float(at[0]) * stage)
+                yield RootPoint(point, float(at[0]) * stage, at)
+
+
+def conditions(problem: Problem, at: np.ndarray) -> tuple:
+    """At a point of roots: value and slope; slack and slopes of limits; the point and its
+    bounds."""
+    return *_value(problem)(at), *_slack(problem)(at), at, *_bounds(len(at) - 1)
+
+
+def _bounds(modes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of sigma and the factors."""
+    return np.append(-np.inf, np.zeros(modes)), np.full(modes + 1, np.inf)
 
 
 def _coordinates(roots: Any, stage: float) -> np.ndarray:

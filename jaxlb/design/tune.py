@@ -83,8 +83,9 @@ def tune(
     asked = problem(system, criterion, parameters, constraints, penalty)
     method = _chosen(asked, criterion, method)
     first = _start(asked, criterion, method)
-    best, path, least = _best(asked, _visits(asked, criterion, method, first, steps))
-    return certified(asked, criterion, method, best, path, least)
+    return certified(
+        asked, criterion, method, *_best(asked, _visits(asked, criterion, method, first, steps))
+    )
 
 
 def _chosen(asked: Problem, criterion: Any, method: str) -> str:
@@ -174,9 +175,12 @@ def _error_of(criterion: Any) -> float:
     return float(getattr(criterion, "keywords", {}).get("error", of.ERROR))
 
 
-def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, float]:
-    """The best point that keeps the limits, all points that do, and what is made small there."""
-    points, values, wrong = [], [], np.inf
+def _best(
+    asked: Problem, visits: Iterator[Any]
+) -> tuple[np.ndarray, TunePath, float, np.ndarray | None]:
+    """The best point that keeps the limits, all points that do, what is made small there, and its
+    roots if it was found among these."""
+    points, values, roots, wrong = [], [], [], np.inf
     for visit in visits:
         by_roots = isinstance(visit, root_space.RootPoint)
         point = visit.point if by_roots else visit
@@ -190,6 +194,7 @@ def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, 
             value = extra - visit.decay
         points.append(point)
         values.append(value)
+        roots.append(visit.at if by_roots else None)
     if not points or not np.isfinite(np.min(values)):
         what = ", ".join(asked.names_of_limits()) or "the bounds"
         far = f" (the nearest misses by {wrong:.2g} of its size)" if np.isfinite(wrong) else ""
@@ -203,4 +208,4 @@ def _best(asked: Problem, visits: Iterator[Any]) -> tuple[np.ndarray, TunePath, 
         at = int(np.flatnonzero(values <= least + ROUNDING * abs(least))[-1])
     seen = asked.sign * np.where(np.isfinite(values), values, np.nan)
     path = TunePath(asked.named(np.stack(points)), seen)
-    return points[at], path, values[at]
+    return points[at], path, values[at], roots[at]

@@ -9,6 +9,7 @@ from .advice import tuning
 from .chart import stability_chart
 from .cycle import bifurcation_diagram, phase_portrait, waveforms
 from .fan import ensemble_overview, fan
+from .front import front
 from .locus import root_locus
 from .overview import stability_overview
 from .panel import Curve, Panel, draw, side_by_side
@@ -30,6 +31,7 @@ __all__ = [
     "effect_of_stages",
     "ensemble_overview",
     "fan",
+    "front",
     "phase_portrait",
     "root_locus",
     "save",
