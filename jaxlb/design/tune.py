@@ -110,7 +110,9 @@ def _chosen(asked: Problem, criterion: Any, method: str) -> str:
         "adam": (not asked.limits, "problems without constraints"),
     }
     if method == "auto":
-        rough = decay or is_one_of(criterion, of.settling_time, of.pseudospectral_decay_rate)
+        # Between its jumps a settling time is smooth, which limits are best kept by.
+        jumps = is_one_of(criterion, of.settling_time) and not asked.limits
+        rough = jumps or is_one_of(criterion, of.pseudospectral_decay_rate)
         smooth = "slsqp" if asked.limits else "lbfgs"
         other = "smoothed" if decay else "kinks" if rough else smooth
         return next((name for name in ("closed", "scan", "roots") if can[name][0]), other)
