@@ -40,3 +40,10 @@ def test_the_pictures_are_there():
     pictures = re.findall(r'<img src="([^"]+)"', README)
     assert len(pictures) == 4
     assert all((ROOT / picture).is_file() for picture in pictures)
+
+
+def test_files_that_docstrings_name_are_there():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "jaxlb").rglob("*.py")]
+    named = re.findall(r"`((?:tests|experiments)/[\w/.]+)`", "\n".join([*sources, README]))
+    assert len(named) > 50
+    assert not [name for name in named if not (ROOT / name).exists()]

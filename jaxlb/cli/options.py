@@ -65,6 +65,56 @@ def option(name: str, kind: click.ParamType, text: str, **more: Any) -> Any:
     return click.option(name, type=kind, help=text, **more)
 
 
+def dispatcher_options(mean_required: bool) -> Any:
+    """Rates, and a delay by its mean and its shape."""
+    options = (
+        option("--arrival-rate", Number(), "Arrivals per server, 1/s."),
+        option("--service-rate", Number(), "Completions per job in service, 1/s."),
+        option(
+            "--delay-mean",
+            Number(),
+            "Mean time from routing to service, s.",
+            required=mean_required,
+        ),
+        option(
+            "--stages",
+            Stages(),
+            "Exponential stages of the delay: 1 is exponential, inf constant.",
+            required=False,
+        ),
+        option(
+            "--delay-cv",
+            Number(1e-3, 1e6, zero=True),
+            "Instead of --stages: standard deviation of the delay over its mean; 0 is constant. "
+            "With neither, the delay is constant, the worst case of its mean.",
+            required=False,
+        ),
+    )
+
+    def with_options(command: Any) -> Any:
+        # The one applied last is shown first.
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return with_options
+
+
+def output_options(command: Any) -> Any:
+    """For machines, and for people who would rather look."""
+    picture = click.option(
+        "--plot",
+        "picture",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a picture: PNG, PDF or SVG, by the suffix.",
+    )
+    as_json = click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."
+    )
+    return as_json(picture(command))
+
+
 def delay_of(mean: float, stages: float | None, cv: float | None) -> AbstractDelay:
     """The law of this mean with so many stages, or this coefficient of variation, or constant."""
     if stages is not None and cv is not None:

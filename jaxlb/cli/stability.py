@@ -12,38 +12,23 @@ import numpy as np
 from .. import Deterministic, Erlang, Logit, MixedErlang, System, stability
 from ..model import AbstractDelay
 from ..stability.summary import largest_sensitivity
-from .options import Number, Stages, delay_of, option, require_picture
+from .options import (
+    Number,
+    delay_of,
+    dispatcher_options,
+    option,
+    output_options,
+    require_picture,
+)
 
 # A sensitivity this close to the critical one, relatively, is on the boundary.
 ON_BOUNDARY = 1e-12
 
 
 @click.command("stability")
-@option("--arrival-rate", Number(), "Arrivals per server, 1/s.")
-@option("--service-rate", Number(), "Completions per job in service, 1/s.")
-@option("--delay-mean", Number(), "Mean time from routing to service, s.")
-@option(
-    "--stages",
-    Stages(),
-    "Exponential stages of the delay: 1 is exponential, inf constant.",
-    required=False,
-)
-@option(
-    "--delay-cv",
-    Number(1e-3, 1e6, zero=True),
-    "Instead of --stages: standard deviation of the delay over its mean; 0 is constant. With "
-    "neither, the delay is constant, the worst case of its mean.",
-    required=False,
-)
+@dispatcher_options(mean_required=True)
 @option("--sensitivity", Number(zero=True), "Of logit routing, per job; 0 routes at random.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
-@click.option(
-    "--plot",
-    "picture",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a picture: PNG, PDF or SVG, by the suffix.",
-)
+@output_options
 def command(
     arrival_rate: float,
     service_rate: float,

@@ -12,7 +12,14 @@ import numpy as np
 from .. import Logit, System, design
 from ..model import AbstractDelay
 from .measured import Measured, read_delays
-from .options import Number, Stages, delay_of, option, require_picture
+from .options import (
+    Number,
+    delay_of,
+    dispatcher_options,
+    option,
+    output_options,
+    require_picture,
+)
 from .stability import described
 
 COLUMNS = (
@@ -29,22 +36,7 @@ UNITS = ("", "per job", "jobs", "s", "s", "of random", "margin", "margin, s")
 
 
 @click.command("tune")
-@option("--arrival-rate", Number(), "Arrivals per server, 1/s.")
-@option("--service-rate", Number(), "Completions per job in service, 1/s.")
-@option("--delay-mean", Number(), "Mean time from routing to service, s.", required=False)
-@option(
-    "--stages",
-    Stages(),
-    "Exponential stages of the delay: 1 is exponential, inf constant.",
-    required=False,
-)
-@option(
-    "--delay-cv",
-    Number(1e-3, 1e6, zero=True),
-    "Instead of --stages: standard deviation of the delay over its mean; 0, as without either, is "
-    "constant, the worst case of its mean.",
-    required=False,
-)
+@dispatcher_options(mean_required=False)
 @option(
     "--delays",
     click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -76,14 +68,7 @@ UNITS = ("", "per job", "jobs", "s", "s", "of random", "margin", "margin, s")
     "Of the settling time: what is left of an imbalance.",
     default=0.05,
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
-@click.option(
-    "--plot",
-    "picture",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a picture: PNG, PDF or SVG, by the suffix.",
-)
+@output_options
 def command(**given: Any) -> None:
     """Which sensitivity is safe for this delay, which is best? Does counting jobs in transit help?
 
@@ -98,7 +83,7 @@ def command(**given: Any) -> None:
             - by how much sensitivity or load, and delay, may grow before balance is lost;
             and the same where jobs in transit are counted: all alike, or with the best weights.
 
-    Takes half a minute at first.
+    Takes some 40 seconds.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """Designs: rules for jobs in transit, the criteria they are compared by, tuning, trade-offs."""
 
-from .advice import Advice, Curve, Setting, advise
+from .advice import Advice, CriterionCurve, Setting, advise
 from .age import by_age
 from .certificate import Tuned, TunePath
 from .confirmation import Confirmation, confirm
@@ -33,7 +33,7 @@ __all__ = [
     "Confirmation",
     "Criteria",
     "Criterion",
-    "Curve",
+    "CriterionCurve",
     "Front",
     "Observation",
     "Observations",

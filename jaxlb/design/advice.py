@@ -64,7 +64,7 @@ class Setting(NamedTuple):
     delay_margin: float
 
 
-class Curve(NamedTuple):
+class CriterionCurve(NamedTuple):
     """A criterion over the sensitivity of the paper's rule: where it was looked at, increasing."""
 
     sensitivity: np.ndarray
@@ -93,7 +93,7 @@ class Advice(NamedTuple):
     counting: Setting
     weighted: Setting
     stand_in: bool
-    curves: dict[str, Curve]
+    curves: dict[str, CriterionCurve]
 
     @property
     def counting_fixes_it(self) -> bool:
@@ -193,10 +193,10 @@ def _with_phases(system: System) -> System:
     return System(system.arrival_rate, system.service_rate, Erlang(delay.mean, STAND_IN), rule)
 
 
-def _curve(path: Any) -> Curve:
+def _curve(path: Any) -> CriterionCurve:
     theta = path.parameters["routing.sensitivity"]
     order = np.argsort(theta, kind="stable")
-    return Curve(theta[order], path.value[order])
+    return CriterionCurve(theta[order], path.value[order])
 
 
 def _setting(system: System, scale: Any, tolerance: Any) -> Setting:

@@ -2,7 +2,7 @@
 
 Three of them answer what "suppress the oscillation" may mean: how fast balance returns
 (`decay_rate`), when it is within a tolerance (`settling_time`), how much it fluctuates meanwhile
-(`stationary_variance`). They disagree: see `experiments/open_questions.py`.
+(`stationary_variance`). They disagree: see `experiments/open_questions`.
 """
 
 from typing import Any

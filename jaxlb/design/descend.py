@@ -86,19 +86,19 @@ def _step(problem: Problem, axis: Line, method: str, steps: int, line: Array, st
 
 def by_slsqp(problem: Problem, first: np.ndarray, steps: int) -> Iterator[np.ndarray]:
     """Sequential quadratic programming (SciPy): bounds and limits, for smooth functions."""
-    visited: list[np.ndarray] = []
     yield from minimise_within(
-        problem.value, problem.slack, first, problem.lower, problem.upper, steps, visited
+        problem.value, problem.slack, first, problem.lower, problem.upper, steps
     )
 
 
 def minimise_within(
     function: Any, slack: Any, first: np.ndarray, lower: np.ndarray, upper: np.ndarray,
-    steps: int, visited: list[np.ndarray],
+    steps: int,
 ) -> Iterator[np.ndarray]:  # fmt: skip
     """SLSQP on a function with a gradient, within bounds and where each slack is not negative."""
     from scipy.optimize import minimize
 
+    visited: list[np.ndarray] = []
     width = np.where(np.isfinite(upper - lower), upper - lower, np.maximum(np.abs(first), 1.0))
     scale = np.where(width > 0, np.minimum(width, np.maximum(np.abs(first), 1e-3 * width)), 1.0)
     size = abs(function(first)[0])

@@ -43,8 +43,8 @@ def best_feedback(
     **Returns:** `Gains`, differentiable once. Where no feedback makes the loop stable `ok` is false
     and the rest without meaning.
 
-    **Accuracy:** the gains of `jaxlb.design.lqr` with 2 to 50 stages within 1e-9 of
-    `scipy.linalg.solve_continuous_are` (`tests/design/test_riccati.py`).
+    **Accuracy:** gains with 2 and 10 stages within 1e-11 of `scipy.linalg.solve_continuous_are`
+    (`tests/design/test_lqr.py`).
 
     **Cost:** some 20 eliminations and 3 Lyapunov equations.
 

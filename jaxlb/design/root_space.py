@@ -60,9 +60,8 @@ def by_roots(problem: Problem, first: np.ndarray, steps: int) -> Iterator[RootPo
     )]  # fmt: skip
     lower, upper = _bounds(modes)
     for start in starts:
-        visited: list[np.ndarray] = []
         functions = _value(problem), _slack(problem)
-        for at in minimise_within(*functions, start, lower, upper, steps, visited):
+        for at in minimise_within(*functions, start, lower, upper, steps):
             point = np.asarray(_point(problem.system, problem.paths, jnp.asarray(at)))
             if np.isfinite(point).all():
                 yield RootPoint(point, float(at[0]) * stage, at)

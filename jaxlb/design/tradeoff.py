@@ -105,11 +105,7 @@ class _Task(NamedTuple):
     def best(self, k: int, system: System, more: dict[Any, Any]) -> "_Design":
         """The best by one criterion, within more limits."""
         limits = {**self.constraints, **more}
-        criterion = self.criteria[k]
-        # Between its jumps it is smooth: limits are met better than by penalties.
-        held = limits and len(self.asked[k].first) > 1
-        method = "slsqp" if held and is_one_of(criterion, of.settling_time) else "auto"
-        tuned = tune(system, criterion, self.parameters, limits, method=method, steps=self.steps)
+        tuned = tune(system, self.criteria[k], self.parameters, limits, steps=self.steps)
         point = np.concatenate([np.ravel(part) for part in tuned.parameters.values()])
         losses = self.losses(point)
         # That of roots as they were chosen.

@@ -100,8 +100,7 @@ def _once(given: Given) -> Given:
 
 @_once.defjvp
 def _(primals, tangents):
-    # Not unfinished: what JAX raises for a derivative that a function has not.
-    raise NotImplementedError(
+    raise NotImplementedError(  # not unfinished: JAX's own error for a derivative that is not
         "Collocation has first derivatives only: take second ones with method='diffrax'."
     )
 

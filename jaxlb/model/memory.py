@@ -118,8 +118,7 @@ class FilteredLogit(AbstractMemory):
 
     **Raises:** `ValueError` on a bad value.
 
-    **Accuracy:** rounding. After 10^7 events with 1500 jobs in transit to each server the sum of m
-    is off by 1e-7 jobs in float64 and by 0.04 in float32.
+    **Accuracy:** rounding; sums are compensated, so that in float32 it does not add up.
 
     **Cost:** O(servers * phases^2) an event. Two servers at lambda 15 and scale 100 take on one
     core 1 us a job with 2 phases, 2 us with 10, 17 us with 50.

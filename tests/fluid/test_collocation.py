@@ -200,7 +200,7 @@ def test_derivatives_reach_windows_of_earlier_blocks(slopes):
 
 def test_second_derivatives_are_refused():
     numbers = jnp.append(jnp.asarray(LANES[0]), -1.0)
-    with pytest.raises(NotImplementedError, match="method='diffrax'"):
+    with pytest.raises(NotImplementedError, match="method='diffrax'"):  # JAX's, for no derivative
         jax.hessian(observed)(numbers, np.array([3.0, 7.3]))
 
 
