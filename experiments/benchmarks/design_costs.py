@@ -79,7 +79,7 @@ def calls() -> Iterator[tuple[str, Call]]:
         )
         yield (
             f"{place}: settling_bound",
-            lambda part, system=plain(stages): design.settling_bound(system, tolerance=0.05 * part),
+            lambda part, stages=stages: design.settling_bound(plain(stages), tolerance=0.05 * part),
         )
         yield (
             f"{place}: criteria",
