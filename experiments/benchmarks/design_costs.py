@@ -6,7 +6,7 @@ Docstrings quote them.
 
 Run:     python -m experiments.benchmarks.design_costs
 Writes:  experiments/benchmarks/results/design_costs.json
-Cost:    seven minutes on one core.
+Cost:    nine minutes on one core.
 """
 
 import time

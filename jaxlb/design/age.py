@@ -41,7 +41,8 @@ def by_age(system: System) -> AgeLogit:
     for 10, 5e-7 for 50; with weights that rise and fall every few of 50 stages 2e-5. In float32
     1e-5. From 2^16 over the fastest rate on, the weight is constant (`tests/design/test_age.py`).
 
-    **Cost:** on one core 0.2 ms up to 10 phases, 4 ms with 50.
+    **Cost:** on one core 4 ms up to 10 phases, 7 ms with 50
+    (`experiments/benchmarks/design_costs.py`).
     """
     require_one(system)
     routing = require_weights(system)

@@ -87,7 +87,8 @@ def stable_for_every_sensitivity(system: System) -> UnstableSensitivities:
     the abscissa there is within 1e-8 of zero (`tests/design/test_weights.py`). The first 32
     crossings in frequency are counted.
 
-    **Cost:** 2048 evaluations of the delay's transform and 32 times 20 for the crossings.
+    **Cost:** 2048 evaluations of the delay's transform and 32 times 20 for the crossings: on one
+    core 2 ms with 2 stages, 10 ms with 50 (`experiments/benchmarks/design_costs.py`).
     """
     require_one(system)
     system.require_two_alike()

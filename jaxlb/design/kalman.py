@@ -52,8 +52,8 @@ def kalman(system: System, log: bool = True) -> FilteredLogit:
     solved in time. Gains of 50 stages sum to -1 within 1e-13, in float32 1e-5
     (`tests/design/test_kalman.py`).
 
-    **Cost:** a Lyapunov equation for each of some 10 steps: on one core 0.02 ms with 2 stages,
-    0.3 ms with 10, 4 ms with 50.
+    **Cost:** a Lyapunov equation for each of some 10 steps: on one core 1 ms with 2 stages,
+    1.5 ms with 10, 4 ms with 50 (`experiments/benchmarks/design_costs.py`).
 
     **Source:** Kalman and Bucy (1961), Journal of Basic Engineering 83(1), 95-108; Kleinman (1968),
     IEEE Trans. Automatic Control 13(1), for Newton's method.

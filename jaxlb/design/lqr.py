@@ -53,7 +53,8 @@ def lqr(system: System, effort: Any = 0.1, scale: Any = 1.0, decay: Any = 0.0) -
     **Accuracy:** effort to 1e-9 (`tests/design/test_lqr.py`); gains as those of
     `jaxlb.design.riccati.best_feedback`.
 
-    **Cost:** some 40 Riccati equations: on one core 5 ms with 2 stages, 0.7 s with 50.
+    **Cost:** some 50 Riccati equations: on one core 4 ms with 2 stages, 11 ms with 10, 0.13 s with
+    50 (`experiments/benchmarks/design_costs.py`).
 
     **Source:** Anderson and Moore (1990), Optimal Control, chapters 2 and 3.
     """

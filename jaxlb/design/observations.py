@@ -79,8 +79,8 @@ def observations(system: System, scale: Any = 1.0, late: Any = 0.1) -> Observati
 
     **Accuracy:** linear noise: see `jaxlb.design.observed_noise`; sensitivities to 1e-9.
 
-    **Cost:** on one core 0.2 s, 0.5 s with 50 phases, after 25 s of compilation for each number of
-    phases.
+    **Cost:** on one core 0.2 s, 0.5 s with 50 phases, after 15 s of compilation for each number of
+    phases (`experiments/benchmarks/design_costs.py`).
     """
     require_one(system)
     system.require_two_alike()

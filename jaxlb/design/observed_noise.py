@@ -62,8 +62,9 @@ def observed_noise(system: System, scale: Any = 1.0) -> ObservedNoise:
     constant delay (`tests/design/test_observed_noise.py`). Of ages and late views that holds up to
     0.9 of the gain at the Hopf point; 4e-4 at 0.98, 0.01 at 0.99, NaN at 0.999.
 
-    **Cost:** of filters, one Lyapunov equation of size 2 phases + 1: on one core 1 ms, 5 ms with 50
-    phases. Of a late view 1 ms; of ages 0.13 s, 0.3 s with 50 phases.
+    **Cost:** of filters, one Lyapunov equation of size 2 phases + 1: on one core 1 ms, 3 ms with 50
+    phases. Of a late view 1 ms; of ages 0.13 s, 0.25 s with 50 phases
+    (`experiments/benchmarks/design_costs.py`).
     """
     require_one(system)
     system.require_two_alike()

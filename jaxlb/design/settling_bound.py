@@ -61,7 +61,8 @@ def settling_bound(system: System, initial: Any = None, *, tolerance: Any = 0.05
     **Accuracy:** the two bounds are 0.1 to 0.3 % apart, with what has a closed form between them
     (`tests/design/test_settling_bound.py`). `least` rests on an integral of |.| in 3200 steps.
 
-    **Cost:** some 25 linear programmes of 200 unknowns: on one core 0.4 s.
+    **Cost:** some 25 linear programmes of 200 unknowns: on one core 0.4 to 0.5 s
+    (`experiments/benchmarks/design_costs.py`).
 
     **Source:** Huangfu and Hall (2018), Mathematical Programming Computation 10, for HiGHS, which
     solves them.

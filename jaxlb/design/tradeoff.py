@@ -155,8 +155,9 @@ def pareto(
     rules on two stages: of 1500 random gains about each design none is better by 3e-5
     (`tests/design/test_tradeoff.py`).
 
-    **Cost:** that of `tune` for each design, but no further compilation: on one core 25 s for 8
-    designs of two stages, a minute for settling times, 5 s for one number; most of it compiles.
+    **Cost:** that of `tune` for each design, but no further compilation: on one core, of two
+    stages, 7 s for 8 designs and 0.3 s for one number, after 30 s and 8 s of compilation; 40 s
+    for 6 designs of settling times (`experiments/benchmarks/design_costs.py`).
     """
     points = _checks.integer("points", points, 2)
     limits = dict(constraints or {})

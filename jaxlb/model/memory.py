@@ -121,7 +121,8 @@ class FilteredLogit(AbstractMemory):
     **Accuracy:** rounding; sums are compensated, so that in float32 it does not add up.
 
     **Cost:** O(servers * phases^2) an event. Two servers at lambda 15 and scale 100 take on one
-    core 1 us a job with 2 phases, 2 us with 10, 17 us with 50.
+    core 1 us a job with 2 or 10 phases, 17 us with 50
+    (`experiments/benchmarks/design_costs.py`).
 
     **Source:** Kalman and Bucy (1961), Journal of Basic Engineering 83(1), 95-108.
     """
@@ -233,7 +234,8 @@ class AgeLogit(AbstractMemory):
     **Raises:** `ValueError` on a bad value, or unless `weight` returns one number.
 
     **Cost:** the weight is computed for every job in transit at each dispatch: with 3000 of them
-    on one core 6 us a job for a constant weight, 14 us for a quotient of polynomials of degree 9.
+    on one core 45 us a job for the weight of `jaxlb.design.by_age`
+    (`experiments/benchmarks/design_costs.py`).
     """
 
     sensitivity: Float[Array, ""]
